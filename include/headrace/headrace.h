@@ -1,0 +1,442 @@
+/*
+ * headrace: safetensors checkpoints into host or GPU memory, at the speed of the slowest link.
+ *
+ * The whole public C API. C99 and C++11 clean, no inline functions, no macro that is needed for use.
+ *
+ * Errors    Functions that can fail return 0 or a negative HR_E... code. The optional last parameter
+ *           `struct hr_error *err` lives with the caller, may be NULL, and is filled only on failure.
+ *           On failure every other output is untouched.
+ * Threads   An object may be used by one thread at a time unless its comment says otherwise.
+ *           A checkpoint is immutable after open and may be shared; a load may be waited on by many threads.
+ * Sizes     `size` is bytes, `count` is things, `offset` is bytes from the start of a file.
+ * Options   Option structs begin with their own `size`; set it to sizeof and zero the rest for the
+ *           defaults. A struct longer than the library knows is refused unless its tail is zero.
+ *
+ * The library never prints, never exits and never reads the environment.
+ */
+#ifndef HEADRACE_H
+#define HEADRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HR_VERSION_MAJOR 0
+#define HR_VERSION_MINOR 1
+#define HR_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define HR_API __attribute__((visibility("default")))
+#else
+#define HR_API
+#endif
+
+/* ------------------------------------------------------------------------------------------ errors */
+
+/*
+ * The one list of errors: X(NAME, number, "Kind", "what it means"). Codes are -number. Kinds up to
+ * TensorNotFound are those of the reference reader (the safetensors Rust crate), the others are ours.
+ * Numbers are never reused.
+ */
+#define HR_ERROR_LIST(X)                                                                                          \
+    X(HEADER_TOO_SMALL, 1, "HeaderTooSmall", "the file is shorter than the 8 bytes that hold the header's length") \
+    X(HEADER_TOO_LARGE, 2, "HeaderTooLarge", "the header's length is over 100,000,000 bytes")                     \
+    X(INVALID_HEADER_LENGTH, 3, "InvalidHeaderLength", "the header reaches past the end of the file")             \
+    X(INVALID_HEADER, 4, "InvalidHeader", "the header is not UTF-8")                                              \
+    X(INVALID_HEADER_DESERIALIZATION, 5, "InvalidHeaderDeserialization", "the header is not the JSON it must be") \
+    X(INVALID_OFFSET, 6, "InvalidOffset", "a tensor's bytes leave a hole, overlap or run backwards")              \
+    X(VALIDATION_OVERFLOW, 7, "ValidationOverflow", "a shape's element or bit count overflows 64 bits")           \
+    X(MISALIGNED_SLICE, 8, "MisalignedSlice", "sub-byte elements do not fill whole bytes")                        \
+    X(TENSOR_INVALID_INFO, 9, "TensorInvalidInfo", "a tensor's offsets disagree with its shape and dtype")        \
+    X(METADATA_INCOMPLETE_BUFFER, 10, "MetadataIncompleteBuffer", "tensors do not cover the data section exactly") \
+    X(TENSOR_NOT_FOUND, 11, "TensorNotFound", "no tensor has this name")                                          \
+    X(DUPLICATE_TENSOR, 20, "DuplicateTensor", "a tensor's name occurs twice in one file")                        \
+    X(DUPLICATE_KEY, 21, "DuplicateKey", "a key occurs twice in __metadata__ or in an index")                     \
+    X(NOT_SAFETENSORS, 22, "NotSafetensors", "this is not a safetensors file but something else")                 \
+    X(NAME_HAS_NUL, 23, "NameHasNul", "a tensor's name contains a NUL character")                                 \
+    X(RANK_TOO_LARGE, 24, "RankTooLarge", "a tensor has more than 64 dimensions")                                 \
+    X(LIMIT_EXCEEDED, 25, "LimitExceeded", "a bound of the library is exceeded")                                  \
+    X(INDEX_INVALID, 26, "IndexInvalid", "the index file is not the JSON it must be")                             \
+    X(INDEX_PATH_ESCAPES, 27, "IndexPathEscapes", "a file name in the index leaves the index's folder")           \
+    X(SHARD_MISSING, 28, "ShardMissing", "a file that the index names does not exist")                            \
+    X(TENSOR_NOT_IN_SHARD, 29, "TensorNotInShard", "the index maps a tensor to a file that lacks it")             \
+    X(TENSOR_NOT_IN_INDEX, 30, "TensorNotInIndex", "a file has a tensor that the index does not list")            \
+    X(TENSOR_IN_TWO_SHARDS, 31, "TensorInTwoShards", "two files hold a tensor of the same name")                  \
+    X(FILE_CHANGED, 32, "FileChanged", "a file is not the one that was opened: size, mtime or inode differ")      \
+    X(SHORT_READ, 33, "ShortRead", "a file ended before the bytes that were asked for")                           \
+    X(IO_ERROR, 34, "IoError", "the operating system refused an operation on a file")                             \
+    X(NOT_A_REGULAR_FILE, 35, "NotARegularFile", "a path is neither a regular file nor a folder of them")         \
+    X(OUT_OF_MEMORY, 36, "OutOfMemory", "memory could not be allocated")                                          \
+    X(DEVICE_ERROR, 37, "DeviceError", "a device driver call failed")                                             \
+    X(DEVICE_UNAVAILABLE, 38, "DeviceUnavailable", "there is no such device on this machine")                     \
+    X(UNSUPPORTED, 39, "Unsupported", "this combination is not supported")                                        \
+    X(INVALID_ARGUMENT, 40, "InvalidArgument", "an argument is out of range or of the wrong form")                \
+    X(CANCELLED, 41, "Cancelled", "the load was cancelled")                                                       \
+    X(FORKED, 42, "Forked", "the object was made before a fork and cannot be used in the child")                  \
+    X(DEADLINE_EXCEEDED, 43, "DeadlineExceeded", "the load did not finish within its deadline")                   \
+    X(END, 44, "End", "no item is left to return")
+
+enum hr_code {
+    HR_OK = 0,
+#define HR_ERROR_ENUM(name, number, kind, text) HR_E##name = -(number),
+    HR_ERROR_LIST(HR_ERROR_ENUM)
+#undef HR_ERROR_ENUM
+};
+
+#define HR_NO_OFFSET UINT64_MAX
+
+/* Names that do not fit are cut and end in "..."; control characters of the input are escaped. */
+struct hr_error {
+    int code;            /* HR_E..., or 0 */
+    int sys_errno;       /* errno of the failed system call, or 0 */
+    int driver_code;     /* the device driver's code, or 0 */
+    int reserved;
+    uint64_t offset;     /* byte offset from the start of `file`, or HR_NO_OFFSET */
+    char tensor[256];    /* "" when no tensor is concerned */
+    char file[1024];     /* path, "" when no file is concerned */
+    char message[1024];  /* one line: what was found, what is allowed, what to do */
+};
+
+/* Text of a code, never NULL; "unknown error" for what is not in the list. Thread-safe, static storage. */
+HR_API const char *hr_strerror(int code);
+
+/* Kind of a code ("InvalidOffset"), "Ok" for 0, "Unknown" for what is not in the list. As above. */
+HR_API const char *hr_error_kind(int code);
+
+/* The library's version, "0.1.0". */
+HR_API const char *hr_version(void);
+
+/* Frees text that the library returned. NULL is allowed. */
+HR_API void hr_string_free(char *text);
+
+/* ------------------------------------------------------------------------------------------ dtypes */
+
+/* X(NAME, bits). The safetensors names; F4 and F6 count logical elements that are packed into bytes. */
+#define HR_DTYPE_LIST(X)                                                                              \
+    X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8)     \
+    X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16)    \
+    X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
+
+enum hr_dtype {
+    HR_DTYPE_NONE = 0, /* in a request: as stored */
+#define HR_DTYPE_ENUM(name, bits) HR_DTYPE_##name,
+    HR_DTYPE_LIST(HR_DTYPE_ENUM)
+#undef HR_DTYPE_ENUM
+    HR_DTYPE_COUNT
+};
+
+/* "BF16"; NULL when `dtype` is not a dtype. Static storage, thread-safe. */
+HR_API const char *hr_dtype_name(uint32_t dtype);
+/* Bits of one element; 0 when `dtype` is not a dtype. */
+HR_API uint32_t hr_dtype_bits(uint32_t dtype);
+/* The dtype of exactly this name, or HR_DTYPE_NONE. */
+HR_API uint32_t hr_dtype_find(const char *name, size_t name_size);
+
+/* ------------------------------------------------------------------------------------- checkpoints */
+
+struct hr_checkpoint;
+
+/* One tensor of a checkpoint. Borrowed: valid until the checkpoint is closed. */
+struct hr_tensor {
+    const char *name;       /* UTF-8, NUL-terminated; under compat it may also contain NUL */
+    size_t name_size;       /* bytes, without the final NUL */
+    uint32_t dtype;         /* enum hr_dtype */
+    uint32_t rank;          /* dimensions; 0 for a scalar */
+    const uint64_t *shape;  /* `rank` extents, in elements */
+    size_t file_index;      /* into the checkpoint's files */
+    uint64_t offset;        /* of the first byte, from the start of that file */
+    uint64_t size;          /* bytes; 0 for a tensor without elements */
+};
+
+/* One file of a checkpoint. Borrowed likewise. */
+struct hr_file {
+    const char *path;      /* as it was opened */
+    uint64_t size;         /* bytes */
+    uint64_t data_offset;  /* where the data section starts: 8 + the header's length */
+    size_t tensor_first;   /* index of its first tensor */
+    size_t tensor_count;
+};
+
+enum hr_open_mode {
+    HR_OPEN_STRICT = 0, /* also refuses what no honest writer makes (duplicates, NUL in names, rank over 64) */
+    HR_OPEN_COMPAT = 1  /* says exactly what the reference reader says */
+};
+
+struct hr_open_options {
+    size_t size;             /* of this struct */
+    uint32_t mode;           /* enum hr_open_mode */
+    uint32_t allow_trailing; /* not 0: bytes after the last tensor are allowed */
+    uint32_t thread_count;   /* threads that read headers of many files; 0: by the number of cores, at most 8 */
+    uint32_t reserved;
+};
+
+/*
+ * Opens a checkpoint: one .safetensors file, a list of them, a folder, or a *.safetensors.index.json.
+ * In a folder an index decides which files belong; without one, its *.safetensors files, sorted.
+ * Reads the headers only and keeps no descriptor open. Identity (device, inode, size, mtime) of each
+ * file is kept and compared by every load. `options` may be NULL. Blocks on I/O. Thread-safe.
+ * On success *ret_checkpoint belongs to the caller, who closes it with hr_checkpoint_close().
+ */
+HR_API int hr_checkpoint_open(const char *const *paths, size_t path_count, const struct hr_open_options *options,
+                              struct hr_checkpoint **ret_checkpoint, struct hr_error *err);
+
+/* Closes a checkpoint; NULL is allowed. No load that uses it may be running. Tensors taken from loads stay valid. */
+HR_API void hr_checkpoint_close(struct hr_checkpoint *checkpoint);
+
+/* All of the following are thread-safe, do not block, and return borrowed data. */
+
+HR_API size_t hr_checkpoint_count(const struct hr_checkpoint *checkpoint);
+/* Tensors stand in the order of files, and in a file in the order of offsets. NULL when out of range. */
+HR_API const struct hr_tensor *hr_checkpoint_at(const struct hr_checkpoint *checkpoint, size_t index);
+/* NULL when no tensor has this name. The index of a tensor t is t - hr_checkpoint_at(checkpoint, 0). */
+HR_API const struct hr_tensor *hr_checkpoint_find(const struct hr_checkpoint *checkpoint, const char *name,
+                                                  size_t name_size);
+/*
+ * Index of the first tensor at or after `index` whose name matches `pattern`, or hr_checkpoint_count().
+ * Shell patterns: `*` (any run, dots and slashes too), `?` (one character), `[a-z]`, `[!a-z]`, `\` quotes.
+ */
+HR_API size_t hr_checkpoint_match(const struct hr_checkpoint *checkpoint, const char *pattern, size_t index);
+HR_API size_t hr_checkpoint_file_count(const struct hr_checkpoint *checkpoint);
+HR_API const struct hr_file *hr_checkpoint_file(const struct hr_checkpoint *checkpoint, size_t file_index);
+/*
+ * The `index`-th pair of a file's __metadata__; returns 0, or HR_EEND past the last one. The texts are
+ * UTF-8 and NUL-terminated. Pairs stand in the order of the header.
+ */
+HR_API int hr_checkpoint_metadata(const struct hr_checkpoint *checkpoint, size_t file_index, size_t index,
+                                  const char **ret_key, size_t *ret_key_size, const char **ret_value,
+                                  size_t *ret_value_size);
+/* What is odd but allowed (an index whose total_size is wrong), one sentence each; NULL past the last. */
+HR_API const char *hr_checkpoint_warning(const struct hr_checkpoint *checkpoint, size_t index);
+
+/* ---------------------------------------------------------------------------------------- requests */
+
+/* Elements start, start + step, ... below stop. A step of 0 means 1. start <= stop <= extent. */
+struct hr_range {
+    uint64_t start, stop, step;
+};
+
+/*
+ * One tensor of a request. What is left zero means: the whole tensor, as stored, on the loader's first
+ * device, in memory of ours.
+ */
+struct hr_item {
+    size_t size;                    /* of this struct */
+    size_t tensor_index;
+    const struct hr_range *ranges;  /* one per dimension, or NULL for all; read during the call only */
+    uint32_t dtype;                 /* HR_DTYPE_NONE: as stored */
+    uint32_t device_index;          /* into the loader's devices */
+    void *into;                     /* the caller's memory, or NULL; must live until the load is freed */
+    const int64_t *into_strides;    /* bytes, one per dimension; NULL: compact, row-major */
+};
+
+/*
+ * Parses numpy's slice notation, "[a:b, 3, ..., ::2]" (the brackets are optional), for a tensor: integers,
+ * positive steps, ellipsis, negative indices, clamping. An integer gives a range of one element. Fills
+ * `rank` ranges. HR_EINVALID_ARGUMENT names the position in `text`. Thread-safe.
+ */
+HR_API int hr_slice_parse(const char *text, const struct hr_tensor *tensor, struct hr_range *ret_ranges,
+                          struct hr_error *err);
+
+/* ----------------------------------------------------------------------------------------- loaders */
+
+struct hr_loader;
+
+enum hr_route {
+    HR_ROUTE_AUTO = 0,  /* chosen by what is usable and by what the page cache holds; the reason is in the stats */
+    HR_ROUTE_PREAD = 1, /* reader threads that call preadv */
+    HR_ROUTE_URING = 2, /* io_uring */
+    HR_ROUTE_MMAP = 3,  /* host only: private writable mappings, read when touched; a file that shrinks means SIGBUS */
+    HR_ROUTE_COUNT
+};
+
+/* "auto", "pread", "uring", "mmap"; NULL when out of range. And back: the route, or -1. */
+HR_API const char *hr_route_name(uint32_t route);
+HR_API int hr_route_find(const char *name);
+
+/* What the allocation hook is asked for. */
+struct hr_allocation {
+    size_t size;           /* of this struct */
+    size_t item_index;     /* the item that it is for, or SIZE_MAX for an arena of many */
+    uint64_t bytes;        /* never 0 */
+    uint64_t alignment;    /* a power of two */
+    uint32_t device_index; /* into the loader's devices */
+    uint32_t reserved;
+    void *stream;          /* the consumer's stream on that device, or NULL */
+};
+
+/*
+ * Memory from the caller. `alloc` returns NULL when there is none; it is called only on threads that are
+ * inside hr_load_start, _next, _wait or _wait_all. `free` is called on those, in hr_load_free or
+ * hr_load_drop, or on whichever thread drops the last tensor that was taken. Neither may call back into
+ * the load.
+ */
+struct hr_allocator {
+    void *context;
+    void *(*alloc)(void *context, const struct hr_allocation *allocation);
+    void (*free)(void *context, void *memory, const struct hr_allocation *allocation);
+};
+
+struct hr_loader_options {
+    size_t size;                   /* of this struct */
+    const char *const *devices;    /* "cpu"; NULL: { "cpu" } */
+    size_t device_count;
+    uint32_t route;                /* enum hr_route */
+    uint32_t thread_count;         /* reader threads of each load; 0: the cores this process may use, at most 16 */
+    uint64_t chunk_bytes;          /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB */
+    uint32_t queue_depth;          /* io_uring: reads in flight per thread; 0: 8. At most 256 */
+    uint32_t reserved;
+    uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB */
+    struct hr_allocator allocator; /* alloc == NULL: the library's own */
+};
+
+/*
+ * What is costly and worth keeping between loads. `options` may be NULL; it is read during the call only.
+ * Loads of one loader may run at once, from several threads.
+ */
+HR_API int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **ret_loader, struct hr_error *err);
+/* Gives back what is kept only for speed. Thread-safe. */
+HR_API int hr_loader_trim(struct hr_loader *loader);
+/* Frees a loader; NULL is allowed. Its loads must be freed before. Tensors taken from them stay valid. */
+HR_API void hr_loader_free(struct hr_loader *loader);
+
+/* ------------------------------------------------------------------------------------------- loads */
+
+struct hr_load;
+
+enum hr_ownership {
+    HR_OWN_ARENA = 0, /* arenas hold many tensors each, every tensor on 256 bytes */
+    HR_OWN_EACH = 1   /* one allocation a tensor, by the allocation hook where there is one */
+};
+
+struct hr_progress {
+    uint64_t bytes_done, bytes_total; /* of the request */
+    size_t item_done, item_count;
+    uint64_t elapsed_ns;
+};
+
+struct hr_load_options {
+    size_t size;                /* of this struct */
+    uint32_t ownership;         /* enum hr_ownership; `into` items are always the caller's */
+    uint32_t reserved;
+    uint64_t window_bytes;      /* most bytes that exist and were not handed out yet; 0: no bound. One tensor always fits */
+    uint64_t deadline_ns;       /* from the start; 0: none */
+    uint64_t progress_ns;       /* least time between two calls of `progress`; 0: 100 ms */
+    void *progress_context;
+    void (*progress)(void *context, const struct hr_progress *progress); /* on a thread that waits; NULL: none */
+    void *const *streams;       /* the consumer's stream per device of the loader, or NULL */
+    size_t stream_count;
+};
+
+/* A loaded item. `data` is borrowed until the item is taken or dropped or the load is freed. */
+struct hr_view {
+    size_t size;             /* of this struct, set by the caller */
+    void *data;              /* NULL for a tensor without bytes that has no memory */
+    uint64_t bytes;          /* of its elements */
+    uint32_t dtype;
+    uint32_t rank;
+    const uint64_t *shape;   /* of the slice, in elements */
+    const int64_t *strides;  /* bytes; for sub-byte dtypes of compact tensors, of the row-major bytes */
+    uint32_t device_index;
+    uint32_t reserved;
+};
+
+struct hr_stats {
+    size_t size;               /* of this struct, set by the caller */
+    uint64_t bytes_needed;     /* of all items */
+    uint64_t bytes_ready;      /* of items that are ready */
+    uint64_t bytes_read;       /* by system calls; over-read and repeats included */
+    uint64_t bytes_allocated;  /* destinations, as the allocator was asked */
+    uint64_t peak_window_bytes;/* most bytes that existed and were not handed out */
+    size_t item_count, file_count, chunk_count;
+    uint64_t read_count;       /* read operations */
+    uint64_t plan_ns;          /* stages, wall clock of the calling thread: planning, */
+    uint64_t allocate_ns;      /*   making destinations, */
+    uint64_t wait_ns;          /*   waiting */
+    uint64_t read_ns;          /* summed over the reader threads: in read operations, */
+    uint64_t place_ns;         /*   moving bytes from bounce buffers into place, */
+    uint64_t idle_ns;          /*   without work */
+    uint64_t total_ns;         /* from the start to the last item ready, or to now */
+    uint32_t thread_count;
+    uint32_t route;            /* the one used */
+    char route_reason[160];    /* why */
+    char bottleneck[64];       /* "storage or page cache", "destinations", "consumer", ... */
+};
+
+/*
+ * Starts loading `items` (an array; each has `size` set). Plans, makes the first destinations on this
+ * thread, and returns while reader threads work. `options` may be NULL. The checkpoint and the loader
+ * must outlive the load; the items need not. Errors of the request name the item.
+ */
+HR_API int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
+                         size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
+                         struct hr_error *err);
+
+/*
+ * The waiting calls block until what they wait for is ready or the load has failed. They may be used in
+ * any order and from any threads at once. An item is ready when its last byte has landed and its file is
+ * still the one that was opened. An item that was returned or waited for counts as handed out and leaves
+ * the window.
+ */
+/* Waits for one item; one outside the window is admitted at once. */
+HR_API int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err);
+/* Returns each item once, in the order of readiness (items that were waited for by index are skipped); HR_EEND when all are out. */
+HR_API int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *err);
+/* Waits for all items; the window does not bound this call. */
+HR_API int hr_load_wait_all(struct hr_load *load, struct hr_error *err);
+
+/* Describes a ready item without waiting; HR_EINVALID_ARGUMENT when it is not ready, taken or dropped. */
+HR_API int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_view, struct hr_error *err);
+/*
+ * Hands a ready item out as a DLPack tensor: `dlpack_major` 0 gives a DLManagedTensor *, 1 a
+ * DLManagedTensorVersioned *. Ownership moves to the caller, who calls its deleter; it may outlive the
+ * load, the loader and the checkpoint. The memory of `into` items stays the caller's. An item can be
+ * taken more than once until it is dropped: the tensors share memory.
+ */
+HR_API int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack_major, void **ret_managed_tensor,
+                        struct hr_error *err);
+/* The load gives up its hold on a ready item: its memory is freed with the last tensor taken from it. */
+HR_API int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err);
+
+/* Stops reading; what is not ready gives HR_ECANCELLED. Any thread, does not block. */
+HR_API void hr_load_cancel(struct hr_load *load);
+/* Any thread, at any time. */
+HR_API int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats);
+/* Cancels, waits for reads in flight, joins the threads, frees what was not taken. NULL is allowed. */
+HR_API void hr_load_free(struct hr_load *load);
+
+enum hr_plan_format {
+    HR_PLAN_JSON = 0,
+    HR_PLAN_TEXT = 1
+};
+
+/*
+ * The plan of such a load without moving a byte: files, extents, chunks, pieces, routes with reasons,
+ * threads, staging. The text belongs to the caller, who frees it with hr_string_free().
+ */
+HR_API int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *checkpoint,
+                            const struct hr_item *items, size_t item_count, const struct hr_load_options *options,
+                            uint32_t format, char **ret_text, struct hr_error *err);
+
+/* ------------------------------------------------------------------------------------- the machine */
+
+/* Something that this library can use here, or why it cannot. */
+struct hr_capability {
+    const char *name; /* "io_uring"; static storage */
+    int usable;
+    char detail[240]; /* what was found, and where it is not usable what would help */
+};
+
+/*
+ * Probes what is usable: fills up to `capacity` entries and returns how many there are. Starts no load,
+ * touches no file but /proc and /sys. Thread-safe.
+ */
+HR_API size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

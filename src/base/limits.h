@@ -1,0 +1,47 @@
+/*
+ * limits.h: every bound of the library, each with its reason. Exceeding one is a named error, never a crash.
+ */
+#ifndef HR_BASE_LIMITS_H
+#define HR_BASE_LIMITS_H
+
+/* The reference reader refuses longer headers; tested before the file's size. */
+#define HR_HEADER_BYTES_MAX 100000000u
+/* serde_json refuses deeper nesting; the scanner needs no stack for it, but verdicts must agree. */
+#define HR_JSON_DEPTH_MAX 128
+/* numpy allows 64 dimensions and PyTorch no more; strict mode refuses what nobody can hold. */
+#define HR_RANK_MAX 64
+/* An index maps names to files: the largest published ones are under 20 MB. */
+#define HR_INDEX_BYTES_MAX 200000000u
+/* Files of one checkpoint: published ones have up to 1,400 shards. */
+#define HR_FILE_COUNT_MAX 100000u
+/* Threads that read headers: opening is bound by latency, not by cores. */
+#define HR_OPEN_THREAD_MAX 8
+/* Reader threads of one load: beyond the memory channels of a socket more threads only cost. */
+#define HR_READER_MAX 128
+#define HR_READER_DEFAULT_MAX 16
+/* The grid of reads. */
+#define HR_CHUNK_BYTES_MIN (64u << 10)
+#define HR_CHUNK_BYTES_DEFAULT (4u << 20)
+#define HR_CHUNK_BYTES_MAX (1u << 30)
+/* Vectors in one preadv: the kernel's IOV_MAX is 1024; past a few hundred longer calls gain nothing. */
+#define HR_IOV_MAX 256
+#define HR_QUEUE_DEPTH_DEFAULT 8
+#define HR_QUEUE_DEPTH_MAX 256
+/* Arenas: large enough for huge pages to pay, small enough that one kept tensor pins little. */
+#define HR_ARENA_BYTES_DEFAULT (256u << 20)
+/* Where a tensor starts in an arena: what cudaMalloc gives and what the widest vector loads need. */
+#define HR_TENSOR_ALIGNMENT 256u
+/*
+ * A run of a slice is read by itself unless it is shorter than this; shorter ones go through a bounce buffer,
+ * because a vector of a preadv costs about as much as copying this many bytes.
+ */
+#define HR_DIRECT_RUN_BYTES_MIN 512u
+/*
+ * Gaps between runs up to this are read along with them: another read operation costs more than copying
+ * them from the page cache, and they lie in pages that storage has to deliver anyway.
+ */
+#define HR_SIEVE_GAP_BYTES_MAX 1024u
+/* Files that one load keeps open at once, further bounded by half of RLIMIT_NOFILE. */
+#define HR_OPEN_FILES_MAX 128
+
+#endif

@@ -1,0 +1,184 @@
+/*
+ * sys.c: the real system behind the seam, and the few helpers that everyone would write again.
+ */
+#include "base/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *real_alloc(size_t bytes)
+{
+    return malloc(bytes);
+}
+
+static void *real_resize(void *memory, size_t bytes)
+{
+    return realloc(memory, bytes);
+}
+
+static void real_free(void *memory)
+{
+    free(memory);
+}
+
+static void *real_map(void *hint, size_t bytes, int protection, int flags, int fd, uint64_t offset)
+{
+    void *memory = mmap(hint, bytes, protection, flags, fd, (off_t)offset);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static int real_unmap(void *memory, size_t bytes)
+{
+    return munmap(memory, bytes) ? -errno : 0;
+}
+
+static int real_advise(void *memory, size_t bytes, int advice)
+{
+    return madvise(memory, bytes, advice) ? -errno : 0;
+}
+
+static int real_open(const char *path, int flags)
+{
+    int fd = open(path, flags | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static int real_close(int fd)
+{
+    return close(fd) ? -errno : 0;
+}
+
+static int real_fstat(int fd, struct stat *ret_stat)
+{
+    return fstat(fd, ret_stat) ? -errno : 0;
+}
+
+static int real_stat(const char *path, struct stat *ret_stat)
+{
+    return stat(path, ret_stat) ? -errno : 0;
+}
+
+static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+{
+    ssize_t size = preadv(fd, vectors, vector_count, (off_t)offset);
+    return size < 0 ? -errno : size;
+}
+
+static int real_dir_open(const char *path, struct hr_dir **ret_dir)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return -errno;
+    *ret_dir = (struct hr_dir *)dir;
+    return 0;
+}
+
+static const char *real_dir_next(struct hr_dir *dir, int *ret_error)
+{
+    errno = 0;
+    struct dirent *entry = readdir((DIR *)dir);
+    *ret_error = entry ? 0 : -errno;
+    return entry ? entry->d_name : NULL;
+}
+
+static void real_dir_close(struct hr_dir *dir)
+{
+    closedir((DIR *)dir);
+}
+
+static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void *argument)
+{
+    return -pthread_create(ret_thread, NULL, main, argument);
+}
+
+static uint64_t real_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
+{
+    return io_uring_wait_cqe(ring, ret_cqe);
+}
+
+const struct hr_sys hr_sys_real = {
+    .alloc = real_alloc,
+    .resize = real_resize,
+    .free = real_free,
+    .map = real_map,
+    .unmap = real_unmap,
+    .advise = real_advise,
+    .open = real_open,
+    .close = real_close,
+    .fstat = real_fstat,
+    .stat = real_stat,
+    .preadv = real_preadv,
+    .dir_open = real_dir_open,
+    .dir_next = real_dir_next,
+    .dir_close = real_dir_close,
+    .thread_start = real_thread_start,
+    .clock_ns = real_clock_ns,
+    .ring_init = io_uring_queue_init,
+    .ring_exit = io_uring_queue_exit,
+    .ring_submit = io_uring_submit,
+    .ring_wait = real_ring_wait,
+};
+
+const struct hr_sys *hr_sys = &hr_sys_real;
+
+void *hr_alloc(size_t bytes)
+{
+    void *memory = hr_sys->alloc(bytes ? bytes : 1);
+    if (memory)
+        memset(memory, 0, bytes);
+    return memory;
+}
+
+void *hr_alloc_array(size_t count, size_t element_bytes)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, element_bytes, &bytes))
+        return NULL;
+    return hr_alloc(bytes);
+}
+
+void hr_free(void *memory)
+{
+    hr_sys->free(memory);
+}
+
+char *hr_strndup(const char *text, size_t size)
+{
+    char *copy = hr_sys->alloc(size + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, size);
+    copy[size] = '\0';
+    return copy;
+}
+
+ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset)
+{
+    size_t done = 0;
+    while (done < size) {
+        struct iovec vector = {(char *)buffer + done, size - done};
+        ssize_t got = hr_sys->preadv(fd, &vector, 1, offset + done);
+        if (got == -EINTR)
+            continue;
+        if (got < 0)
+            return got;
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}

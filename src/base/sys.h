@@ -1,0 +1,64 @@
+/*
+ * sys.h: the seam to the operating system. Everything that can fail and is not pure computation goes through
+ * this table: memory, files, mappings, threads, the clock, io_uring. Tests replace it to fail the n-th call or
+ * to play a slow disk; the library itself never writes it.
+ *
+ * Calls return what the system call returns, or -errno; allocations return NULL.
+ */
+#ifndef HR_BASE_SYS_H
+#define HR_BASE_SYS_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct io_uring;
+struct io_uring_cqe;
+struct hr_dir;
+
+struct hr_sys {
+    /* memory */
+    void *(*alloc)(size_t bytes);
+    void *(*resize)(void *memory, size_t bytes);
+    void (*free)(void *memory);
+    void *(*map)(void *hint, size_t bytes, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
+    int (*unmap)(void *memory, size_t bytes);
+    int (*advise)(void *memory, size_t bytes, int advice);
+    /* files */
+    int (*open)(const char *path, int flags);
+    int (*close)(int fd);
+    int (*fstat)(int fd, struct stat *ret_stat);
+    int (*stat)(const char *path, struct stat *ret_stat);
+    ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset);
+    /* folders: names one by one, NULL at the end (*ret_error 0) or on failure (-errno) */
+    int (*dir_open)(const char *path, struct hr_dir **ret_dir);
+    const char *(*dir_next)(struct hr_dir *dir, int *ret_error);
+    void (*dir_close)(struct hr_dir *dir);
+    /* threads and time */
+    int (*thread_start)(pthread_t *ret_thread, void *(*main)(void *), void *argument);
+    uint64_t (*clock_ns)(void);
+    /* io_uring, as liburing names them */
+    int (*ring_init)(unsigned entries, struct io_uring *ring, unsigned flags);
+    void (*ring_exit)(struct io_uring *ring);
+    int (*ring_submit)(struct io_uring *ring);
+    int (*ring_wait)(struct io_uring *ring, struct io_uring_cqe **ret_cqe);
+};
+
+/* The table in use. Read by everyone; replaced only by tests, while no object of the library exists. */
+extern const struct hr_sys *hr_sys;
+/* The real one. */
+extern const struct hr_sys hr_sys_real;
+
+/* Shorthands for memory: zeroed, and array-sized with overflow checked; NULL on failure. */
+void *hr_alloc(size_t bytes);
+void *hr_alloc_array(size_t count, size_t element_bytes);
+void hr_free(void *memory);
+char *hr_strndup(const char *text, size_t size);
+
+/* Reads exactly `size` bytes unless the file ends: returns the bytes read, or -errno. EINTR is retried. */
+ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * checkpoint.h: a checkpoint as the engine sees it. Immutable once hr_checkpoint_open() has returned it.
+ *
+ * The catalog turns paths into files, reads their headers, hands the bytes to format/, and joins the results
+ * into one table. It knows nothing of requests and plans.
+ */
+#ifndef HR_CATALOG_CHECKPOINT_H
+#define HR_CATALOG_CHECKPOINT_H
+
+#include <headrace/headrace.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+/* What says that a file is still the one that was opened. */
+struct hr_identity {
+    uint64_t device, inode, size;
+    int64_t mtime_ns;
+};
+
+struct hr_checkpoint {
+    struct hr_tensor *tensors; /* in file order, then by (offset, end, position in the header) */
+    size_t tensor_count;
+    struct hr_file *files;
+    struct hr_identity *identities; /* one per file */
+    size_t file_count;
+    struct hr_catalog *catalog; /* what holds the names, the shapes, the metadata and the name table */
+};
+
+void hr_identity_of(const struct stat *stat, struct hr_identity *ret_identity);
+
+/*
+ * 0, or HR_EFILE_CHANGED with what differs (size first: "is 10 bytes shorter"), or HR_ENOT_A_REGULAR_FILE.
+ * Sets err->file.
+ */
+int hr_identity_check(const struct hr_identity *opened, const struct stat *now, const char *path, struct hr_error *err);
+
+#endif

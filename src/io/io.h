@@ -1,0 +1,50 @@
+/*
+ * io.h: the contract of the io backends. A backend moves byte ranges of open files into memory; it knows neither
+ * tensors nor plans. One hr_io belongs to one thread, which submits operations and waits for completions.
+ *
+ * An operation is a vectored read at an offset. It completes with a byte count that may be short, or with -errno;
+ * continuing after a short count is the engine's business, as is the end of a file. EINTR and EAGAIN never reach
+ * the engine: the backend retries them.
+ */
+#ifndef HR_IO_IO_H
+#define HR_IO_IO_H
+
+#include <headrace/headrace.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+struct hr_io_op {
+    int fd;
+    int vector_count;            /* 1 to HR_IOV_MAX */
+    uint64_t offset;             /* of the first byte, from the start of the file */
+    const struct iovec *vectors; /* borrowed until completion */
+    int64_t result;              /* bytes read (0: end of file), or -errno */
+};
+
+struct hr_io;
+
+struct hr_io_backend {
+    const char *name;
+    uint32_t route; /* enum hr_route */
+    /* 1 when it works here; else 0 and the reason in `detail`. Touches no file of the caller. */
+    int (*probe)(char *detail, size_t detail_capacity);
+    /* `depth` operations may be in flight. 0 or a negative code with `err` filled. */
+    int (*open)(uint32_t depth, struct hr_io **ret_io, struct hr_error *err);
+    /* Nothing may be in flight. NULL is allowed. */
+    void (*close)(struct hr_io *io);
+    /* Starts an operation; at most `depth` may be in flight. 0, or -errno when it could not even be started. */
+    int (*submit)(struct hr_io *io, struct hr_io_op *op);
+    /* Blocks until an operation has completed and returns it; NULL only when none is in flight. */
+    struct hr_io_op *(*wait)(struct hr_io *io);
+};
+
+extern const struct hr_io_backend hr_io_pread; /* one operation at a time, done inside submit */
+extern const struct hr_io_backend hr_io_uring;
+
+/*
+ * How much of [offset, offset + size) the page cache holds, in bytes, by cachestat(2); -errno where that cannot
+ * be told (ENOSYS before Linux 6.5, EPERM for files of others).
+ */
+int64_t hr_residency(int fd, uint64_t offset, uint64_t size);
+
+#endif

@@ -1,0 +1,133 @@
+/*
+ * plan.h: a request turned into ordered byte moves. Pure: memory in, memory out; no system call but memory,
+ * no thread, no clock. A plan knows neither descriptors nor devices' drivers; it is plain data that the engine
+ * moves and that describe.c prints.
+ *
+ * The nouns, from the outside in:
+ *   item   one tensor of the request, with the geometry of its bytes in the file and in its destination
+ *   group  consecutive items (in plan order) whose destinations come into being together: the unit of the
+ *          window, and with HR_OWN_ARENA one arena
+ *   chunk  up to chunk_bytes of needed bytes of one file and one group: the unit of reading
+ *   piece  a range of one item's byte stream inside a chunk
+ *
+ * The partition rule. An item's byte stream is its elements' bytes in row-major order. Its pieces, over all
+ * chunks, tile [0, bytes) without gap or overlap; every piece lies in exactly one chunk, every chunk in exactly
+ * one group, every item in exactly one group. So each byte is delivered once, to its place, by one chunk.
+ *
+ * A byte stream is made of runs of run_bytes that are contiguous both in the file and in the destination. The
+ * position of run number r follows from the item's dims, so a piece needs no list of runs.
+ */
+#ifndef HR_PLAN_PLAN_H
+#define HR_PLAN_PLAN_H
+
+#include <headrace/headrace.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/limits.h"
+
+/* An outer dimension of an item: `count` runs (or blocks of runs), apart by strides in bytes. */
+struct hr_plan_dim {
+    uint64_t count;
+    uint64_t source_stride;
+    int64_t target_stride;
+};
+
+/* How a chunk's bytes come to their place. */
+enum hr_way {
+    HR_WAY_DIRECT = 0, /* each run is read straight into its final memory */
+    HR_WAY_STAGED = 1  /* [file_begin, file_end) is read into a bounce buffer, then runs are copied to their places */
+};
+
+struct hr_plan_item {
+    size_t tensor_index, file_index;
+    size_t group_index;
+    uint64_t bytes;                 /* of the item's elements */
+    uint64_t source_offset;         /* of the first run, from the start of the file */
+    uint64_t run_bytes;             /* 0 when bytes is 0 */
+    uint32_t dim_count;             /* 0: one run */
+    uint32_t way;                   /* enum hr_way */
+    const struct hr_plan_dim *dims; /* outermost first */
+    uint64_t source_end;            /* behind the last run, from the start of the file */
+    uint64_t target_offset; /* of the item's first byte in its group's arena; 0 for items with their own memory */
+    void *into;             /* the caller's memory, or NULL */
+    uint32_t device_index;
+    uint32_t dtype, rank;
+    const uint64_t *shape;  /* of the slice */
+    const int64_t *strides; /* bytes, of the destination */
+};
+
+struct hr_plan_piece {
+    size_t item_index;
+    uint64_t begin, end; /* of the item's byte stream; begin < end */
+};
+
+struct hr_plan_chunk {
+    size_t file_index, group_index;
+    uint64_t file_begin, file_end;   /* from the first needed byte to behind the last */
+    uint64_t bytes;                  /* needed ones */
+    size_t piece_first, piece_count; /* in the order of their position in the file */
+    uint32_t way;
+};
+
+struct hr_plan_group {
+    size_t order_first, item_count; /* into the plan's order */
+    size_t chunk_first, chunk_count;
+    uint64_t arena_bytes;  /* HR_OWN_ARENA: of the arena, 0 when all items have their own memory or no bytes */
+    uint64_t window_bytes; /* what its destinations take: arena or the sum of its items, `into` excluded */
+    uint32_t device_index;
+};
+
+struct hr_plan_options {
+    uint64_t chunk_bytes, arena_bytes, window_bytes; /* window 0: no bound */
+    uint32_t ownership;                              /* enum hr_ownership */
+    uint32_t device_count;
+    int staged_only; /* every chunk is staged: what device memory wants */
+};
+
+struct hr_plan {
+    struct hr_plan_item *items; /* as in the request */
+    size_t *order;              /* plan order: items by (file, offset, index) */
+    size_t item_count;
+    struct hr_plan_group *groups;
+    struct hr_plan_chunk *chunks;
+    struct hr_plan_piece *pieces;
+    size_t group_count, chunk_count, piece_count;
+    size_t file_count;         /* of the checkpoint */
+    uint64_t bytes;            /* needed, in all */
+    uint64_t read_bytes;       /* what the chunks will read */
+    uint64_t staged_bytes_max; /* largest file_end - file_begin of a staged chunk */
+    struct hr_plan_options options;
+    void *pool; /* dims, shapes, strides */
+};
+
+/*
+ * Plans a request over a table of tensors. Checks every item: index in range, ranges within the shape, dtype as
+ * stored (others: HR_EUNSUPPORTED), strides that do not overflow, sub-byte dtypes cut on byte boundaries. Errors
+ * name the tensor; the message names the item. On success hr_plan_release() frees what `plan` holds.
+ */
+int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t file_count, const struct hr_item *items,
+                 size_t item_count, const struct hr_plan_options *options, struct hr_plan *ret_plan,
+                 struct hr_error *err);
+void hr_plan_release(struct hr_plan *plan);
+
+/* Walks the runs of a piece in order. */
+struct hr_run {
+    uint64_t source_offset; /* from the start of the file */
+    int64_t target_offset;  /* from the item's first byte in its destination; negative with negative strides */
+    uint64_t bytes;
+};
+
+struct hr_run_walk {
+    const struct hr_plan_item *item;
+    uint64_t position, end; /* in the byte stream */
+    uint64_t index[HR_RANK_MAX];
+    uint64_t source_offset;
+    int64_t target_offset;
+};
+
+void hr_run_walk_init(struct hr_run_walk *walk, const struct hr_plan_item *item, const struct hr_plan_piece *piece);
+/* 1 and the next run (cut to the piece), or 0 at its end. */
+int hr_run_walk_next(struct hr_run_walk *walk, struct hr_run *ret_run);
+
+#endif
