@@ -121,8 +121,9 @@ struct hr_run {
 struct hr_run_walk {
     const struct hr_plan_item *item;
     uint64_t position, end; /* in the byte stream */
+    uint64_t run_left;      /* of the current run, from `position` on */
     uint64_t index[HR_RANK_MAX];
-    uint64_t source_offset;
+    uint64_t source_offset; /* of the byte at `position` */
     int64_t target_offset;
 };
 
