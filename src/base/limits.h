@@ -25,6 +25,8 @@
 #define HR_CHUNK_BYTES_MAX (1u << 30)
 /* Vectors in one preadv: the kernel's IOV_MAX is 1024; past a few hundred longer calls gain nothing. */
 #define HR_IOV_MAX 256
+/* EAGAIN in a row before it is an error: files are not expected to say it, and memory pressure passes sooner. */
+#define HR_IO_RETRY_MAX 1000
 #define HR_QUEUE_DEPTH_DEFAULT 8
 #define HR_QUEUE_DEPTH_MAX 256
 /* Arenas: large enough for huge pages to pay, small enough that one kept tensor pins little. */
