@@ -13,11 +13,7 @@
 #include "base/sys.h"
 #include "device/host.h"
 
-enum block_source {
-    BLOCK_HOST,
-    BLOCK_HOOK,
-    BLOCK_MAP
-};
+enum block_source { BLOCK_HOST, BLOCK_HOOK, BLOCK_MAP };
 
 struct hr_block {
     atomic_size_t references; /* every holder's unref is ordered before the free by the last one */
@@ -57,7 +53,8 @@ int hr_block_alloc(const struct hr_allocator *allocator, const struct hr_allocat
     block->allocation.size = sizeof block->allocation;
     if (block_fill(block) < 0) {
         hr_free(block);
-        return hr_fail_memory(err, allocation->bytes, allocator->alloc ? "tensors, by the caller's allocator" : "tensors");
+        return hr_fail_memory(err, allocation->bytes,
+                              allocator->alloc ? "tensors, by the caller's allocator" : "tensors");
     }
     *ret_block = block;
     return 0;
@@ -71,7 +68,8 @@ int hr_block_map(int fd, uint64_t bytes, const char *path, struct hr_block **ret
     block->memory = hr_sys->map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
     if (!block->memory) {
         hr_free(block);
-        hr_fail(err, HR_EIO_ERROR, "the file of %llu bytes cannot be mapped; use another route", (unsigned long long)bytes);
+        hr_fail(err, HR_EIO_ERROR, "the file of %llu bytes cannot be mapped; use another route",
+                (unsigned long long)bytes);
         hr_error_in_file(err, path);
         return HR_EIO_ERROR;
     }

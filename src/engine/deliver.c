@@ -12,7 +12,7 @@
 static int lock_ready(struct hr_load *load, size_t item_index, struct load_item **ret_item, struct hr_error *err)
 {
     int code = hr_load_check(load, item_index, err);
-    if (code < 0)
+    if (code)
         return code;
     pthread_mutex_lock(&load->lock);
     struct load_item *item = &load->items[item_index];
@@ -47,9 +47,10 @@ int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_vi
     struct hr_view view;
     size_t size = ret_view->size;
     if (size < sizeof ret_view->size)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "hr_view: the member 'size' is %zu; set it to sizeof the struct", size);
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "hr_view: the member 'size' is %zu; set it to sizeof the struct",
+                       size);
     int code = lock_ready(load, item_index, &item, err);
-    if (code < 0)
+    if (code)
         return code;
     fill_view(load, item_index, &view);
     pthread_mutex_unlock(&load->lock);
@@ -64,7 +65,7 @@ int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack_major,
     struct load_item *item;
     struct hr_view view;
     int code = lock_ready(load, item_index, &item, err);
-    if (code < 0)
+    if (code)
         return code;
     fill_view(load, item_index, &view);
     struct hr_block *block = item->block;
@@ -84,7 +85,7 @@ int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err)
 {
     struct load_item *item;
     int code = lock_ready(load, item_index, &item, err);
-    if (code < 0)
+    if (code)
         return code;
     struct hr_block *block = item->block;
     item->block = NULL;

@@ -10,9 +10,7 @@
 
 /* ------------------------------------------------------------------------------- the protocol's ABI */
 
-enum {
-    DL_DEVICE_CPU = 1
-};
+enum { DL_DEVICE_CPU = 1 };
 
 enum dl_type {
     DL_INT = 0,
@@ -141,8 +139,9 @@ static int fill_numbers(const struct hr_view *view, struct exported *exported, s
             continue;
         }
         if (view->strides[i] % (int64_t)(bits / 8))
-            return hr_fail(err, HR_EUNSUPPORTED, "DLPack counts strides in elements of %u bytes; stride %u is %lld bytes",
-                           bits / 8, i, (long long)view->strides[i]);
+            return hr_fail(err, HR_EUNSUPPORTED,
+                           "DLPack counts strides in elements of %u bytes; stride %u is %lld bytes", bits / 8, i,
+                           (long long)view->strides[i]);
         strides[i] = view->strides[i] / (int64_t)(bits / 8);
     }
     return 0;

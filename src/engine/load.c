@@ -14,7 +14,6 @@
 #include "base/sys.h"
 #include "engine/reader.h"
 #include "engine/route.h"
-#include "plan/describe.h"
 
 #define PROGRESS_NS_DEFAULT 100000000u
 
@@ -223,7 +222,8 @@ int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoi
 {
     struct hr_load_options known;
     if (!loader || !checkpoint || !ret_load || (item_count && !items))
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "hr_load_start: loader, checkpoint, items and ret_load must not be NULL");
+        return hr_fail(err, HR_EINVALID_ARGUMENT,
+                       "hr_load_start: loader, checkpoint, items and ret_load must not be NULL");
     int code = hr_fork_check(loader->pid, "loader", err);
     if (code == 0)
         code = copy_options(options, &known, err);
@@ -237,6 +237,7 @@ int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoi
     load->options = known;
     load->pid = getpid();
     load->start_ns = hr_sys->clock_ns();
+    load->ready_ns = item_count ? 0 : load->start_ns;
     code = load_init(load, items, item_count, err);
     if (code < 0) {
         hr_load_free(load);

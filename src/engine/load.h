@@ -26,11 +26,7 @@
 #include "io/io.h"
 #include "plan/plan.h"
 
-enum item_status {
-    ITEM_PLANNED,
-    ITEM_ADMITTED,
-    ITEM_READY
-};
+enum item_status { ITEM_PLANNED, ITEM_ADMITTED, ITEM_READY };
 
 struct load_item {
     _Atomic uint64_t bytes_left; /* of its stream; readers subtract, the one that reaches 0 makes it ready */
@@ -38,7 +34,7 @@ struct load_item {
     char *data;                  /* set before ADMITTED, then constant */
     uint8_t status;              /* enum item_status */
     uint8_t handed_out, dropped, urgent;
-    uint8_t mapped;              /* its bytes need no reading; constant once ADMITTED */
+    uint8_t mapped; /* its bytes need no reading; constant once ADMITTED */
 };
 
 enum group_status {
@@ -79,18 +75,18 @@ struct hr_load {
     struct load_item *items;
     struct load_group *groups;
     uint8_t *chunk_taken;
-    struct hr_block **file_maps; /* by file, HR_ROUTE_MMAP */
-    struct index_queue urgent;   /* items that somebody waits for; their chunks come first */
-    struct index_queue queued;   /* groups in the order of admission */
+    struct hr_block **file_maps;       /* by file, HR_ROUTE_MMAP */
+    struct index_queue urgent;         /* items that somebody waits for; their chunks come first */
+    struct index_queue queued;         /* groups in the order of admission */
     size_t urgent_chunk, queued_chunk; /* how far the first entry of each queue was given out */
-    struct index_queue ready;    /* items, in the order of readiness */
-    size_t group_next;           /* the first group that may still be PLANNED */
+    struct index_queue ready;          /* items, in the order of readiness */
+    size_t group_next;                 /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
     uint64_t window_bytes, window_peak_bytes;
-    uint64_t ready_ns;           /* when the last item became ready */
+    uint64_t ready_ns;              /* when the last item became ready */
     struct hr_reader *spare_reader; /* sequential loads: kept for the next waiting thread */
-    atomic_int stopping;         /* set under the lock; readers begin nothing more */
-    struct hr_error error;       /* the first one; code 0 while there is none */
+    atomic_int stopping;            /* set under the lock; readers begin nothing more */
+    struct hr_error error;          /* the first one; code 0 while there is none */
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;

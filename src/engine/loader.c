@@ -31,7 +31,8 @@ int hr_fork_check(pid_t pid, const char *what, struct hr_error *err)
 {
     if (pid == getpid())
         return 0;
-    return hr_fail(err, HR_EFORKED, "this %s was made by process %d before a fork and has no threads in process %d; make a new one",
+    return hr_fail(err, HR_EFORKED,
+                   "this %s was made by process %d before a fork and has no threads in process %d; make a new one",
                    what, (int)pid, (int)getpid());
 }
 
@@ -43,11 +44,14 @@ int hr_options_copy(void *ours, size_t known_size, const void *given, const char
         return 0;
     memcpy(&given_size, given, sizeof given_size);
     if (given_size < sizeof given_size)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "%s: the member 'size' is %zu; set it to sizeof the struct", what, given_size);
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "%s: the member 'size' is %zu; set it to sizeof the struct", what,
+                       given_size);
     for (size_t i = known_size; i < given_size; i++)
         if (((const unsigned char *)given)[i])
-            return hr_fail(err, HR_EINVALID_ARGUMENT, "%s: byte %zu is set, but this library knows only %zu bytes of the struct; use a newer library",
-                           what, i, known_size);
+            return hr_fail(
+                err, HR_EINVALID_ARGUMENT,
+                "%s: byte %zu is set, but this library knows only %zu bytes of the struct; use a newer library", what,
+                i, known_size);
     memcpy(ours, given, given_size < known_size ? given_size : known_size);
     return 0;
 }
@@ -76,7 +80,8 @@ static int check_devices(const struct hr_loader_options *options, struct hr_erro
         return hr_fail(err, HR_EINVALID_ARGUMENT, "device_count is %zu but devices is NULL", options->device_count);
     for (size_t i = 0; i < options->device_count; i++)
         if (!options->devices[i] || strcmp(options->devices[i], "cpu") != 0)
-            return hr_fail(err, HR_EDEVICE_UNAVAILABLE, "device '%s' is not available: this version loads to \"cpu\" only",
+            return hr_fail(err, HR_EDEVICE_UNAVAILABLE,
+                           "device '%s' is not available: this version loads to \"cpu\" only",
                            options->devices[i] ? options->devices[i] : "(null)");
     return 0;
 }

@@ -23,12 +23,12 @@ struct slot {
     size_t piece_index;                /* the next piece to walk */
     struct hr_run_walk walk;
     int walking, has_run;
-    struct hr_run run;         /* taken from the walk and not yet part of an operation */
-    char *run_data;            /* where the run goes */
-    uint64_t bytes_expected;   /* of the operation in flight */
+    struct hr_run run;       /* taken from the walk and not yet part of an operation */
+    char *run_data;          /* where the run goes */
+    uint64_t bytes_expected; /* of the operation in flight */
     int vector_first, vector_count;
     struct iovec vectors[HR_IOV_MAX];
-    char *bounce;              /* staged chunks only */
+    char *bounce; /* staged chunks only */
     uint64_t bounce_done;
     int fd;
 };

@@ -210,7 +210,7 @@ static int chunk_open(struct builder *b, const struct hr_plan_item *item, uint64
 static int piece_add(struct builder *b, size_t item_index, uint64_t begin, uint64_t end, struct hr_error *err)
 {
     struct hr_plan *plan = b->plan;
-    const struct hr_plan_item *item = &plan->items[item_index];
+    struct hr_plan_item *item = &plan->items[item_index];
     uint64_t source = stream_source(item, begin);
     void *pieces = plan->pieces;
     int code = grow(&pieces, &b->piece_capacity, plan->piece_count, sizeof *plan->pieces, "pieces", err);
@@ -227,6 +227,8 @@ static int piece_add(struct builder *b, size_t item_index, uint64_t begin, uint6
     chunk->piece_count++;
     b->weight += item->way == HR_WAY_DIRECT ? (end - 1) / item->run_bytes - begin / item->run_bytes + 1 : 1;
     b->piece_source = source;
+    if (item->chunk_count++ == 0)
+        item->chunk_first = plan->chunk_count - 1;
     plan->pieces[plan->piece_count++] = (struct hr_plan_piece){item_index, begin, end};
     return 0;
 }
