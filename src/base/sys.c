@@ -7,9 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -132,6 +134,25 @@ static uint64_t real_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The kernel refuses a mask that is smaller than its own; this one has room for 65,536 cores. */
+static unsigned real_core_count(void)
+{
+    cpu_set_t cores[64];
+    if (sched_getaffinity(0, sizeof cores, cores))
+        return 1;
+    return (unsigned)CPU_COUNT_S(sizeof cores, cores);
+}
+
+static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return -errno;
+    *ret_soft = limit.rlim_cur;
+    *ret_hard = limit.rlim_max;
+    return 0;
+}
+
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
 {
     return io_uring_wait_cqe(ring, ret_cqe);
@@ -155,6 +176,8 @@ const struct hr_sys hr_sys_real = {
     .dir_close = real_dir_close,
     .thread_start = real_thread_start,
     .clock_ns = real_clock_ns,
+    .core_count = real_core_count,
+    .descriptor_limits = real_descriptor_limits,
     .ring_init = io_uring_queue_init,
     .ring_exit = io_uring_queue_exit,
     .ring_submit = io_uring_submit,
