@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -122,9 +123,21 @@ static void real_dir_close(struct hr_dir *dir)
     closedir((DIR *)dir);
 }
 
+/*
+ * Our threads take no signals that others send: a handler of the application must not run on them, nor interrupt
+ * their reads. Those that a thread raises itself stay, for the application's crash handler.
+ */
 static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void *argument)
 {
-    return -pthread_create(ret_thread, NULL, main, argument);
+    static const int own_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own_signals / sizeof own_signals[0]; i++)
+        sigdelset(&blocked, own_signals[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int error = pthread_create(ret_thread, NULL, main, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -error;
 }
 
 static uint64_t real_clock_ns(void)
