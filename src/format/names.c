@@ -114,3 +114,42 @@ size_t hr_names_find(const struct hr_names *names, const struct hr_named *array,
     uint32_t slot = *slot_find(names, array, name, name_size, hash);
     return slot ? slot - 1 : HR_NAMES_NONE;
 }
+
+static int name_compare(const void *a, const void *b)
+{
+    const struct hr_json_string *left = a, *right = b;
+    size_t common = left->size < right->size ? left->size : right->size;
+    int order = memcmp(left->bytes, right->bytes, common);
+    return order ? order : (left->size > right->size) - (left->size < right->size);
+}
+
+static void swap(char *a, char *b, size_t size)
+{
+    char kept[HR_NAMES_STRIDE_MAX];
+    memcpy(kept, a, size);
+    memcpy(a, b, size);
+    memcpy(b, kept, size);
+}
+
+/* Lets the element at `root` sink to its place in the heap of `count` elements. */
+static void heap_sink(char *elements, size_t stride, size_t root, size_t count)
+{
+    for (size_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && name_compare(elements + child * stride, elements + (child + 1) * stride) < 0)
+            child++;
+        if (name_compare(elements + root * stride, elements + child * stride) >= 0)
+            return;
+        swap(elements + root * stride, elements + child * stride, stride);
+    }
+}
+
+/* Heap sort: in place, because the C library's sort may allocate. */
+void hr_names_sort(void *elements, size_t stride, size_t count)
+{
+    for (size_t root = count / 2; root-- > 0;)
+        heap_sink(elements, stride, root, count);
+    for (size_t last = count; last-- > 1;) {
+        swap(elements, (char *)elements + last * stride, stride);
+        heap_sink(elements, stride, 0, last);
+    }
+}

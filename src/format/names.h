@@ -1,6 +1,6 @@
 /*
  * names.h: a hash table from names to positions in an array whose elements begin with a name (struct
- * hr_json_string): hr_tensor, hr_metadata_pair, hr_index_entry. The array stays the caller's and must outlive the
+ * hr_json_string): hr_tensor, hr_metadata_pair, hr_index_entry, lists of paths. The array stays the caller's and must outlive the
  * table. The table is sized once and holds 32-bit positions: half full at most, open addressing.
  *
  * Hashes are seeded per process, so that nobody can prepare names that collide.
@@ -49,5 +49,9 @@ size_t hr_names_add_all(struct hr_names *names, const struct hr_named *array, si
  */
 size_t hr_names_keep_last(struct hr_names *names, void *elements, size_t stride, uint64_t *hashes, size_t count);
 size_t hr_names_find(const struct hr_names *names, const struct hr_named *array, const char *name, size_t name_size);
+
+/* Sorts elements that begin with a name by its bytes. At most HR_NAMES_STRIDE_MAX bytes an element. */
+#define HR_NAMES_STRIDE_MAX 64u
+void hr_names_sort(void *elements, size_t stride, size_t count);
 
 #endif
