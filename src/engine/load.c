@@ -61,9 +61,9 @@ int hr_load_error(const struct hr_load *load, struct hr_error *err)
     return load->error.code;
 }
 
-int hr_load_check(const struct hr_load *load, size_t item_index, struct hr_error *err)
+int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_error *err)
 {
-    if (item_index != SIZE_MAX && item_index >= load->plan.item_count)
+    if (item_index >= load->plan.item_count)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu is out of range: the load has %zu", item_index,
                        load->plan.item_count);
     return hr_fork_check(load->pid, "load", err);

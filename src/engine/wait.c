@@ -162,7 +162,7 @@ static void promote(struct hr_load *load, size_t item_index)
 int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_load_check(load, item_index, err);
+    int code = hr_load_check_item(load, item_index, err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -222,7 +222,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 {
     struct waiter waiter;
     size_t item_index;
-    int code = hr_load_check(load, SIZE_MAX, err);
+    int code = hr_fork_check(load->pid, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -245,7 +245,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_load_check(load, SIZE_MAX, err);
+    int code = hr_fork_check(load->pid, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
