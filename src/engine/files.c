@@ -180,6 +180,7 @@ static int shrink(struct hr_files *files)
     int others = files->open_count > 0;
     if (others)
         files->open_max = files->open_count;
+    pthread_cond_broadcast(&files->released); /* who waits for the last of the others may have waited for this one */
     pthread_mutex_unlock(&files->lock);
     return others;
 }
