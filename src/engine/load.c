@@ -72,6 +72,8 @@ int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_
 void hr_load_cancel(struct hr_load *load)
 {
     struct hr_error error;
+    if (hr_fork_check(load->pid, "load", NULL) < 0)
+        return; /* nothing runs, and a thread that is not here may hold the lock */
     hr_fail(&error, HR_ECANCELLED, "the load was cancelled: %" PRIu64 " of %" PRIu64 " bytes had arrived",
             (uint64_t)load->bytes_landed, load->plan.bytes);
     hr_load_fail(load, &error);
@@ -282,11 +284,11 @@ void hr_load_free(struct hr_load *load)
     /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
     if (load->pid == getpid()) {
         stop_threads(load);
-        hr_reader_free(load->spare_reader);
         pthread_cond_destroy(&load->done);
         pthread_cond_destroy(&load->work);
         pthread_mutex_destroy(&load->lock);
     }
+    hr_reader_free(load->spare_reader);
     hr_files_free(load->files);
     free_tables(load);
     hr_plan_release(&load->plan);
@@ -318,6 +320,8 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     struct hr_stats stats = {.size = sizeof stats};
     if (ret_stats->size < sizeof ret_stats->size)
         return HR_EINVALID_ARGUMENT;
+    if (hr_fork_check(load->pid, "load", NULL) < 0)
+        return HR_EFORKED;
     stats.bytes_needed = load->plan.bytes;
     stats.bytes_ready = load->bytes_ready;
     stats.bytes_read = load->bytes_read;
