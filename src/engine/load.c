@@ -160,9 +160,22 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     return 0;
 }
 
-/*
- * Starts as many readers as there is work for. One is enough to go on with, so only the first failure counts.
- */
+static int start_thread(struct hr_load *load, struct hr_error *err)
+{
+    struct hr_reader *reader;
+    int code = hr_reader_new(load, load->queue_depth, &reader, err);
+    if (code < 0)
+        return code;
+    code = hr_sys->thread_start(&load->threads[load->thread_count], hr_reader_main, reader);
+    if (code < 0) {
+        hr_reader_free(reader);
+        return hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code, "cannot start a reader thread");
+    }
+    load->thread_count++;
+    return 0;
+}
+
+/* Starts as many readers as there is work for. One is enough to go on with, so only the first failure counts. */
 static int start_threads(struct hr_load *load, struct hr_error *err)
 {
     size_t wanted = load->loader->thread_count;
@@ -171,18 +184,9 @@ static int start_threads(struct hr_load *load, struct hr_error *err)
     else if (load->plan.chunk_count < wanted)
         wanted = load->plan.chunk_count;
     while (load->thread_count < wanted) {
-        struct hr_reader *reader;
-        int code = hr_reader_new(load, load->queue_depth, &reader, err);
-        if (code == 0) {
-            code = hr_sys->thread_start(&load->threads[load->thread_count], hr_reader_main, reader);
-            if (code < 0) {
-                hr_reader_free(reader);
-                code = hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code, "cannot start a reader thread");
-            }
-        }
+        int code = start_thread(load, load->thread_count ? NULL : err);
         if (code < 0)
             return load->thread_count ? 0 : code;
-        load->thread_count++;
     }
     return 0;
 }
