@@ -412,9 +412,13 @@ void *hr_reader_main(void *argument)
 int hr_reader_step(struct hr_reader *reader)
 {
     int begun = begin_chunks(reader);
-    while (reader->in_flight)
-        complete_one(reader);
-    if (!begun && reader->waiting)
-        hr_files_wait(reader->load->files);
-    return begun || reader->waiting;
+    while (reader->in_flight || reader->waiting) { /* nobody else can move a chunk that is taken */
+        if (reader->in_flight)
+            complete_one(reader);
+        else
+            hr_files_wait(reader->load->files);
+        if (reader->waiting)
+            begun += begin_chunks(reader);
+    }
+    return begun;
 }
