@@ -13,8 +13,8 @@ from safetensors import safe_open
 def example(tmp_path, root, build) -> Path:
     (source,) = re.findall(r"```c\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     (tmp_path / "example.c").write_text(source)
-    command = ["cc", "-Wall", "-Wextra", "-Werror", "example.c", "-o", "example", f"-I{root}/include", f"-L{build}", "-lheadrace",
-               f"-Wl,-rpath,{build}"]
+    command = ["cc", "-Wall", "-Wextra", "-Werror", "example.c", "-o", "example", f"-I{root}/include", f"-L{build}",
+               "-lheadrace", f"-Wl,-rpath,{build}"]
     subprocess.run(command, cwd=tmp_path, check=True)
     return tmp_path / "example"
 
