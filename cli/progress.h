@@ -1,0 +1,29 @@
+/*
+ * progress.h: one line on stderr that says how far a load is, on a terminal only. It is drawn over itself and erased
+ * at the end, so that nothing of it stays among the results. Threads may draw at once.
+ */
+#ifndef CLI_PROGRESS_H
+#define CLI_PROGRESS_H
+
+#include <headrace/headrace.h>
+#include <pthread.h>
+#include <stddef.h>
+
+struct progress {
+    int is_enabled;
+    size_t drawn_columns; /* guarded by `lock` */
+    pthread_mutex_t lock;
+};
+
+void progress_init(struct progress *progress);
+/* Fits hr_load_options.progress; `context` is the struct progress. */
+void progress_draw(void *context, const struct hr_progress *state);
+void progress_erase(struct progress *progress);
+
+/*
+ * " 43% [#####      ] 12.30 GB/s, 0:04 left" in at most `columns` characters: what does not fit is left out, the
+ * bar first. Returns the length.
+ */
+size_t progress_format(char *out, size_t capacity, size_t columns, const struct hr_progress *state);
+
+#endif
