@@ -207,8 +207,8 @@ static void progress_fits_the_terminal(void **state)
     assert_progress(3, 5000000000u, 10000000000u, 2000000000u, " 50");
     assert_progress(0, 5000000000u, 10000000000u, 2000000000u, "");
     assert_progress(30, 1000000000u, 7201000000000u, 1000000000u, "  0% 1.00 GB/s, 2:00:00 left");
-    assert_progress(30, 0, 100, 0, "  0% 0.00 GB/s");
-    assert_progress(30, 0, 0, 0, "100% 0.00 GB/s");
+    assert_progress(20, 0, 100, 0, "  0% 0.00 GB/s");
+    assert_progress(20, 0, 0, 0, "100% 0.00 GB/s");
 }
 
 static void progress_is_silent_without_a_terminal(void **state)
