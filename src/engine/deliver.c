@@ -43,7 +43,7 @@ static void fill_view(const struct hr_load *load, size_t item_index, struct hr_v
 
 int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_view, struct hr_error *err)
 {
-    struct load_item *item;
+    struct load_item *item = NULL;
     struct hr_view view;
     size_t size = ret_view->size;
     if (size < sizeof ret_view->size)
@@ -62,7 +62,7 @@ int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_vi
 int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack_major, void **ret_managed_tensor,
                  struct hr_error *err)
 {
-    struct load_item *item;
+    struct load_item *item = NULL;
     struct hr_view view;
     int code = lock_ready(load, item_index, &item, err);
     if (code)
@@ -83,7 +83,7 @@ int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack_major,
 
 int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err)
 {
-    struct load_item *item;
+    struct load_item *item = NULL;
     int code = lock_ready(load, item_index, &item, err);
     if (code)
         return code;
