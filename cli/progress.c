@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "output.h"
@@ -62,9 +63,16 @@ size_t progress_format(char *out, size_t capacity, size_t columns, const struct 
     return strlen(out);
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
 void progress_init(struct progress *progress)
 {
-    *progress = (struct progress){.is_enabled = isatty(STDERR_FILENO)};
+    *progress = (struct progress){.is_enabled = isatty(STDERR_FILENO), .start_ns = now_ns()};
     pthread_mutex_init(&progress->lock, NULL);
 }
 
@@ -86,16 +94,42 @@ static void draw_line(struct progress *progress, const char *line, size_t column
         progress->drawn_columns = columns;
 }
 
-void progress_draw(void *context, const struct hr_progress *state)
+int progress_draw(void *context, const struct hr_progress *state)
 {
     struct progress *progress = context;
     char line[LINE_MAX_BYTES];
     if (!progress->is_enabled)
-        return;
+        return 0;
     size_t columns = progress_format(line, sizeof line, terminal_columns() - 1, state); /* the last would wrap */
     pthread_mutex_lock(&progress->lock);
     draw_line(progress, line, columns);
     pthread_mutex_unlock(&progress->lock);
+    return 0;
+}
+
+int progress_is_due(struct progress *progress, uint64_t *ret_elapsed_ns)
+{
+    static const uint64_t interval_ns = 100000000;
+    if (!progress->is_enabled)
+        return 0;
+    uint64_t elapsed_ns = now_ns() - progress->start_ns;
+    pthread_mutex_lock(&progress->lock);
+    int is_due = elapsed_ns >= progress->drawn_ns + interval_ns;
+    if (is_due)
+        progress->drawn_ns = *ret_elapsed_ns = elapsed_ns;
+    pthread_mutex_unlock(&progress->lock);
+    return is_due;
+}
+
+void progress_poll(struct progress *progress, const struct hr_load *load)
+{
+    struct hr_stats stats = {.size = sizeof stats};
+    uint64_t elapsed_ns;
+    if (!progress_is_due(progress, &elapsed_ns) || hr_load_stats(load, &stats) < 0)
+        return;
+    progress_draw(progress, &(struct hr_progress){.bytes_done = stats.bytes_ready,
+                                                  .bytes_total = stats.bytes_needed,
+                                                  .elapsed_ns = stats.total_ns});
 }
 
 void progress_erase(struct progress *progress)

@@ -11,13 +11,19 @@
 
 struct progress {
     int is_enabled;
-    size_t drawn_columns; /* guarded by `lock` */
-    pthread_mutex_t lock;
+    uint64_t start_ns;
+    pthread_mutex_t lock; /* guards the rest */
+    uint64_t drawn_ns;    /* since the start */
+    size_t drawn_columns;
 };
 
 void progress_init(struct progress *progress);
 /* Fits hr_load_options.progress; `context` is the struct progress. */
-void progress_draw(void *context, const struct hr_progress *state);
+int progress_draw(void *context, const struct hr_progress *state);
+/* 1 at most ten times a second, and then the time since progress_init(). */
+int progress_is_due(struct progress *progress, uint64_t *ret_elapsed_ns);
+/* Draws the load's figures when it is due: for loops of waits that are too short for the load to call back. */
+void progress_poll(struct progress *progress, const struct hr_load *load);
 void progress_erase(struct progress *progress);
 
 /*

@@ -6,7 +6,6 @@
 #include <headrace/headrace.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "interrupt.h"
 #include "options.h"
@@ -35,15 +34,7 @@ struct comparison {
     size_t pair_count, different_count;
     struct progress progress;
     struct hr_progress state; /* over all batches */
-    uint64_t start_ns;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 /* -------------------------------------------------------------------------------------------- pairing */
 
@@ -142,13 +133,9 @@ static size_t make_items(const struct comparison *comparison, size_t first, size
 
 static void draw_progress(struct comparison *comparison, const struct pair *pair)
 {
-    static const uint64_t interval_ns = 100000000;
-    uint64_t elapsed_ns = now_ns() - comparison->start_ns;
     comparison->state.bytes_done += 2 * pair->tensors[SIDE_A]->size;
-    if (elapsed_ns - comparison->state.elapsed_ns < interval_ns)
-        return;
-    comparison->state.elapsed_ns = elapsed_ns;
-    progress_draw(&comparison->progress, &comparison->state);
+    if (progress_is_due(&comparison->progress, &comparison->state.elapsed_ns))
+        progress_draw(&comparison->progress, &comparison->state);
 }
 
 static int compare_pairs(struct comparison *comparison, size_t first, size_t end, struct hr_load *const *loads,
@@ -206,7 +193,6 @@ static size_t batch_end(const struct comparison *comparison, size_t first)
 static int compare_all(struct comparison *comparison, struct hr_error *err)
 {
     int code = 0;
-    comparison->start_ns = now_ns();
     progress_init(&comparison->progress);
     for (size_t first = 0, end; first < comparison->pair_count && code == 0; first = end) {
         end = batch_end(comparison, first);

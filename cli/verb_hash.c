@@ -32,6 +32,7 @@ struct digest {
 struct hashing {
     struct hr_load *load;
     struct digest *digests; /* one per item */
+    struct progress progress;
     pthread_mutex_t lock;
     int code; /* the first failure, with its error; guarded by `lock` */
     struct hr_error err;
@@ -69,9 +70,11 @@ static void *hash_ready_items(void *context)
     struct hr_error err;
     size_t item;
     int code;
-    while ((code = hr_load_next(hashing->load, &item, &err)) == 0)
+    while ((code = hr_load_next(hashing->load, &item, &err)) == 0) {
         if ((code = hash_item(hashing, item, &err)) < 0)
             break;
+        progress_poll(&hashing->progress, hashing->load);
+    }
     if (code != HR_EEND)
         fail(hashing, &err);
     return NULL;
@@ -93,13 +96,12 @@ static void hash_all(struct hashing *hashing)
 
 static int load_and_hash(const struct job *job, uint64_t window_bytes, struct digest *digests, struct hr_error *err)
 {
-    struct progress progress;
     struct hashing hashing = {.digests = digests, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct hr_load_options options = {.size = sizeof options, .window_bytes = window_bytes};
-    progress_init(&progress);
-    if (progress.is_enabled) {
+    progress_init(&hashing.progress);
+    if (hashing.progress.is_enabled) {
         options.progress = progress_draw;
-        options.progress_context = &progress;
+        options.progress_context = &hashing.progress;
     }
     int code = hr_load_start(job->loader, job->checkpoint, job->request.items, job->request.item_count, &options,
                              &hashing.load, err);
@@ -109,7 +111,7 @@ static int load_and_hash(const struct job *job, uint64_t window_bytes, struct di
     hash_all(&hashing);
     interrupt_watch(NULL, NULL);
     hr_load_free(hashing.load);
-    progress_erase(&progress);
+    progress_erase(&hashing.progress);
     if (hashing.code < 0)
         *err = hashing.err;
     return hashing.code;
