@@ -29,11 +29,13 @@ struct option {
     const char *help;
 };
 
-/* Every verb has it. */
-#define JSON_OPTION(flag)                                      \
+/* A row; it looks like a call so that tables are laid out like calls. */
+#define OPTION(name, value_name, kind, target, variable, help) \
     {                                                          \
-        "json", NULL, OPTION_FLAG, &(flag), NULL, "print JSON" \
+        name, value_name, kind, target, variable, help         \
     }
+/* Every verb has it. */
+#define JSON_OPTION(flag) OPTION("json", NULL, OPTION_FLAG, &(flag), NULL, "print JSON")
 
 struct text_list {
     const char **texts; /* borrowed from the arguments; the array is for free() */

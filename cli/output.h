@@ -1,6 +1,6 @@
 /*
  * output.h: everything the command prints. Results go to stdout as text, as aligned tables or as JSON; errors go to
- * stderr. Text from a file is escaped in human output (control characters and what is not UTF-8 as \xNN), and exact in JSON.
+ * stderr. Text from a file is escaped in human output (control characters and what is not UTF-8 as \xNN), exact in JSON.
  * Write errors of stdout are not looked at one by one: output_finish() does it, once, at the end.
  */
 #ifndef CLI_OUTPUT_H

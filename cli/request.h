@@ -28,39 +28,31 @@ struct request_options {
     const char *device; /* NULL: "cpu" */
 };
 
-#define OPEN_OPTIONS(flags)                                                                                           \
-    {"compat", NULL, OPTION_FLAG, &(flags).compat, NULL, "accept and refuse exactly what the reference reader does"}, \
-    {                                                                                                                 \
-        "allow-trailing", NULL, OPTION_FLAG, &(flags).allow_trailing, NULL, "allow bytes after the last tensor"       \
-    }
+/* Rows of a table of options, for the verbs that share them. */
+#define OPEN_OPTIONS(flags)                                                                                   \
+    OPTION("compat", NULL, OPTION_FLAG, &(flags).compat, NULL, "say exactly what the reference reader says"), \
+        OPTION("allow-trailing", NULL, OPTION_FLAG, &(flags).allow_trailing, NULL,                            \
+               "allow bytes after the last tensor")
 
-#define MATCH_OPTION(list)                                                                                 \
-    {                                                                                                      \
-        "match", "GLOB", OPTION_LIST, &(list), NULL, "only tensors whose name matches; may be given again" \
-    }
+#define MATCH_OPTION(list) \
+    OPTION("match", "GLOB", OPTION_LIST, &(list), NULL, "only tensors whose name matches; may be given again")
 
-#define SLICE_OPTION(list)                                                                    \
-    {                                                                                         \
-        "slice", "NAME=[a:b,...]", OPTION_LIST, &(list), NULL,                                \
-            "only this range of the tensor NAME, or of all that match it; may be given again" \
-    }
+#define SLICE_OPTION(list)                                        \
+    OPTION("slice", "NAME=[a:b,...]", OPTION_LIST, &(list), NULL, \
+           "only this range of the tensors that NAME is or matches; may be given again")
 
-#define TUNING_OPTIONS(tuning)                                                                              \
-    {"route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring or mmap"},      \
-        {"threads",          "N",                                                                           \
-         OPTION_COUNT,       &(tuning).thread_count,                                                        \
-         "HEADRACE_THREADS", "reader threads; 0: by the number of cores"},                                  \
-        {"window",                                                                                          \
-         "SIZE",                                                                                            \
-         OPTION_SIZE,                                                                                       \
-         &(tuning).window_bytes,                                                                            \
-         "HEADRACE_WINDOW_BYTES",                                                                           \
-         "most bytes in memory that were not consumed yet"},                                                \
-        {"chunk", "SIZE", OPTION_SIZE, &(tuning).chunk_bytes, "HEADRACE_CHUNK_BYTES", "the grid of reads"}, \
-    {                                                                                                       \
-        "queue-depth", "N", OPTION_COUNT, &(tuning).queue_depth, "HEADRACE_QUEUE_DEPTH",                    \
-            "reads in flight per thread, with io_uring"                                                     \
-    }
+#define TUNING_OPTIONS(tuning)                                                                                    \
+    OPTION("route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring or mmap"),      \
+        OPTION("threads", "N", OPTION_COUNT, &(tuning).thread_count, "HEADRACE_THREADS",                          \
+               "reader threads; 0: by the number of cores"),                                                      \
+        OPTION("window", "SIZE", OPTION_SIZE, &(tuning).window_bytes, "HEADRACE_WINDOW_BYTES",                    \
+               "most bytes in memory that were not consumed yet"),                                                \
+        OPTION("chunk", "SIZE", OPTION_SIZE, &(tuning).chunk_bytes, "HEADRACE_CHUNK_BYTES", "the grid of reads"), \
+        OPTION("queue-depth", "N", OPTION_COUNT, &(tuning).queue_depth, "HEADRACE_QUEUE_DEPTH",                   \
+               "reads in flight per thread, with io_uring")
+
+#define DEVICE_OPTION(device) \
+    OPTION("device", "DEVICE", OPTION_TEXT, &(device), NULL, "where to load to; cpu is the default")
 
 /* Items of a checkpoint. The arrays are for request_release(). */
 struct request {

@@ -208,11 +208,11 @@ int load_run(const struct verb *verb, int argument_count, char **arguments)
     struct hr_error err;
     int code;
     const struct option options[] = {
-        {"device", "DEVICE", OPTION_TEXT, &load.request.device, NULL, "where to; cpu is the default"},
+        DEVICE_OPTION(load.request.device),
         MATCH_OPTION(load.request.matches),
         SLICE_OPTION(load.request.slices),
-        {"repeat", "N", OPTION_COUNT, &load.repeat_count, NULL, "load N times and report each and the median"},
-        {"deadline", "SECONDS", OPTION_SECONDS, &load.deadline_ns, NULL, "give up when a load takes longer"},
+        OPTION("repeat", "N", OPTION_COUNT, &load.repeat_count, NULL, "load N times and report each and the median"),
+        OPTION("deadline", "SECONDS", OPTION_SECONDS, &load.deadline_ns, NULL, "give up when a load takes longer"),
         TUNING_OPTIONS(load.request.tuning),
         OPEN_OPTIONS(load.request.open),
         JSON_OPTION(load.as_json),

@@ -75,7 +75,7 @@ def test_match_and_slice(tmp_path):
     path = write(tmp_path / "x.safetensors", {"w": ("I16", [3, 4], pattern(24)), "v": ("U8", [1024], pattern(1024))})
     assert run("hash", "--match", "v", path).stdout == f"{XXH3_128[1024]}  v\n"
     (tensor,) = run_json("hash", "--json", "--match", "w", "--slice", "w=[::2, 1::2]", path)["tensors"]
-    assert tensor == {"name": "w", "hash": "e0afd8dbcd8b24c498e7ac683e1d99d0", "dtype": "I16", "shape": [2, 2], "bytes": 8}
+    assert (tensor["hash"], tensor["shape"], tensor["bytes"]) == ("e0afd8dbcd8b24c498e7ac683e1d99d0", [2, 2], 8)
     (tensor,) = run_json("hash", "--json", "--match", "v", "--slice", "*=[0:129]", path)["tensors"]
     assert tensor["hash"] == XXH3_128[129]
 
