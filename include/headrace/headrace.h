@@ -264,7 +264,6 @@ struct hr_allocation {
     uint64_t alignment;    /* a power of two */
     uint32_t device_index; /* into the loader's devices */
     uint32_t reserved;
-    void *stream;          /* the consumer's stream on that device, or NULL */
 };
 
 /*
@@ -297,8 +296,6 @@ struct hr_loader_options {
  * Loads of one loader may run at once, from several threads.
  */
 HR_API int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **ret_loader, struct hr_error *err);
-/* Gives back what is kept only for speed. Thread-safe. */
-HR_API int hr_loader_trim(struct hr_loader *loader);
 /* Frees a loader; NULL is allowed. Its loads must be freed before. Tensors taken from them stay valid. */
 HR_API void hr_loader_free(struct hr_loader *loader);
 
@@ -323,11 +320,12 @@ struct hr_load_options {
     uint32_t reserved;
     uint64_t window_bytes;      /* most bytes that exist and were not handed out yet; 0: no bound. One tensor always fits */
     uint64_t deadline_ns;       /* from the start; 0: none */
-    uint64_t progress_ns;       /* least time between two calls of `progress`; 0: 100 ms */
+    uint64_t progress_ns;       /* time between two calls of `progress`; 0: 100 ms */
     void *progress_context;
-    void (*progress)(void *context, const struct hr_progress *progress); /* on a thread that waits; NULL: none */
-    void *const *streams;       /* the consumer's stream per device of the loader, or NULL */
-    size_t stream_count;
+    /* On a thread that waits, at least every progress_ns; not 0 cancels the load. NULL: none. */
+    int (*progress)(void *context, const struct hr_progress *progress);
+    uint32_t sequential;        /* not 0: no threads and nothing ahead; the waiting thread reads what it waits for */
+    uint32_t reserved_tail;
 };
 
 /* A loaded item. `data` is borrowed until the item is taken or dropped or the load is freed. */

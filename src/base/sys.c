@@ -7,9 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -77,6 +81,32 @@ static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count
     return size < 0 ? -errno : size;
 }
 
+/*
+ * cachestat(2), Linux 6.5, has no wrapper in the C libraries that we build with. The number is the same on all
+ * architectures but alpha.
+ */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+struct page_range {
+    uint64_t offset, size;
+};
+
+struct page_counts {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+static int real_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
+{
+    struct page_range range = {offset, size};
+    struct page_counts counts = {0};
+    if (syscall(SYS_cachestat, fd, &range, &counts, 0))
+        return -errno;
+    *ret_page_count = counts.cached;
+    return 0;
+}
+
 static int real_dir_open(const char *path, struct hr_dir **ret_dir)
 {
     DIR *dir = opendir(path);
@@ -99,9 +129,21 @@ static void real_dir_close(struct hr_dir *dir)
     closedir((DIR *)dir);
 }
 
+/*
+ * Our threads take no signals that others send: a handler of the application must not run on them, nor interrupt
+ * their reads. Those that a thread raises itself stay, for the application's crash handler.
+ */
 static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void *argument)
 {
-    return -pthread_create(ret_thread, NULL, main, argument);
+    static const int own_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own_signals / sizeof own_signals[0]; i++)
+        sigdelset(&blocked, own_signals[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int error = pthread_create(ret_thread, NULL, main, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -error;
 }
 
 static uint64_t real_clock_ns(void)
@@ -109,6 +151,25 @@ static uint64_t real_clock_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The kernel refuses a mask that is smaller than its own; this one has room for 65,536 cores. */
+static unsigned real_core_count(void)
+{
+    cpu_set_t cores[64];
+    if (sched_getaffinity(0, sizeof cores, cores))
+        return 1;
+    return (unsigned)CPU_COUNT_S(sizeof cores, cores);
+}
+
+static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return -errno;
+    *ret_soft = limit.rlim_cur;
+    *ret_hard = limit.rlim_max;
+    return 0;
 }
 
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
@@ -129,11 +190,14 @@ const struct hr_sys hr_sys_real = {
     .stat = real_stat,
     .link_read = real_link_read,
     .preadv = real_preadv,
+    .cachestat = real_cachestat,
     .dir_open = real_dir_open,
     .dir_next = real_dir_next,
     .dir_close = real_dir_close,
     .thread_start = real_thread_start,
     .clock_ns = real_clock_ns,
+    .core_count = real_core_count,
+    .descriptor_limits = real_descriptor_limits,
     .ring_init = io_uring_queue_init,
     .ring_exit = io_uring_queue_exit,
     .ring_submit = io_uring_submit,
@@ -188,4 +252,16 @@ ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset)
         done += (size_t)got;
     }
     return (ssize_t)done;
+}
+
+ssize_t hr_read_text(const char *path, char *buffer, size_t capacity)
+{
+    int fd = hr_sys->open(path, O_RDONLY);
+    if (fd < 0)
+        return fd;
+    ssize_t size = hr_read_full(fd, buffer, capacity - 1, 0);
+    hr_sys->close(fd);
+    if (size >= 0)
+        buffer[size] = '\0';
+    return size;
 }
