@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <headrace/headrace.h>
 
-#include "support/scratch_folder.h"
+#include "support/make_files.h"
 
 #define CASE_COUNT_MIN 390
 
@@ -74,7 +74,9 @@ static void test_table(void **state)
     char *line = NULL;
     size_t capacity = 0, count = 0;
     unsigned wrong = 0;
+    const char *path = test_path("case.safetensors");
     assert_non_null(table);
+    (void)state;
     while (getline(&line, &capacity, table) > 0) {
         if (line[0] == '#')
             continue;
@@ -83,7 +85,7 @@ static void test_table(void **state)
         for (size_t i = 0; i < 7; i++)
             assert_non_null(fields[i] = strsep(&rest, "\t"));
         unsigned char *bytes = malloc(strlen(fields[4]) + 1);
-        const char *path = scratch_write(*state, "case.safetensors", bytes, base64_decode(fields[4], bytes));
+        test_raw_write(path, bytes, base64_decode(fields[4], bytes));
         free(bytes);
         const struct expectation expected = {fields[2], fields[5], fields[6]};
         wrong += case_check(fields[0], path, &expected);
@@ -121,43 +123,46 @@ static void json_repeat(struct json *json, const char *text, size_t count)
         json_add(json, text);
 }
 
-static void large_check(void **state, const char *name, struct json *json, uint64_t data_size,
-                        const struct expectation *expected)
+static void large_check(const char *name, struct json *json, uint64_t data_size, const struct expectation *expected)
 {
-    const char *path = scratch_tensors(*state, "large.safetensors", json->text, data_size);
+    const char *path = test_path("large.safetensors");
+    test_json_write(path, json->text, data_size, 1);
     free(json->text);
     assert_int_equal(case_check(name, path, expected), 0);
 }
 
 static void test_header_of_100_mb(void **state)
 {
+    (void)state;
     struct json json = {0};
     json_add(&json, "{}");
     json_repeat(&json, "          ", 9999999);
     json_add(&json, "        ");
     assert_int_equal(json.size, 100000000);
-    large_check(state, "100 MB", &json, 0, &(struct expectation){"-", "-", "-"});
+    large_check("100 MB", &json, 0, &(struct expectation){"-", "-", "-"});
 }
 
 static void test_nesting_of_100_000(void **state)
 {
+    (void)state;
     struct json json = {0};
     json_repeat(&json, "[", 100000);
     const char *kind = "InvalidHeaderDeserialization";
-    large_check(state, "deep", &json, 0, &(struct expectation){kind, kind, kind});
+    large_check("deep", &json, 0, &(struct expectation){kind, kind, kind});
     json = (struct json){0};
     json_add(&json, "{\"t\":{\"x\":");
     json_repeat(&json, "[", 100000);
-    large_check(state, "deep inside", &json, 0, &(struct expectation){kind, kind, kind});
+    large_check("deep inside", &json, 0, &(struct expectation){kind, kind, kind});
 }
 
 static void test_rank_of_100_000(void **state)
 {
+    (void)state;
     struct json json = {0};
     json_add(&json, "{\"t\":{\"dtype\":\"U8\",\"shape\":[1");
     json_repeat(&json, ",1", 99999);
     json_add(&json, "],\"data_offsets\":[0,1]}}");
-    large_check(state, "rank", &json, 1, &(struct expectation){"-", "RankTooLarge", "RankTooLarge"});
+    large_check("rank", &json, 1, &(struct expectation){"-", "RankTooLarge", "RankTooLarge"});
 }
 
 static void many_tensors(struct json *json, size_t count, const char *fields)
@@ -173,40 +178,28 @@ static void many_tensors(struct json *json, size_t count, const char *fields)
 
 static void test_100_000_tensors_over_one_range(void **state)
 {
+    (void)state;
     struct json json = {0};
     many_tensors(&json, 100000, "{\"dtype\":\"F32\",\"shape\":[200,200],\"data_offsets\":[0,160000]}");
-    large_check(state, "overlap", &json, 160000,
-                &(struct expectation){"InvalidOffset", "InvalidOffset", "InvalidOffset"});
+    large_check("overlap", &json, 160000, &(struct expectation){"InvalidOffset", "InvalidOffset", "InvalidOffset"});
 }
 
 static void test_a_million_empty_tensors(void **state)
 {
+    (void)state;
     struct json json = {0};
     many_tensors(&json, 1000000, "{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}");
-    large_check(state, "million", &json, 0, &(struct expectation){"-", "-", "-"});
+    large_check("million", &json, 0, &(struct expectation){"-", "-", "-"});
 }
 
 static void test_name_of_1_mb(void **state)
 {
+    (void)state;
     struct json json = {0};
     json_add(&json, "{\"");
     json_repeat(&json, "aaaaaaaaaa", 100000);
     json_add(&json, "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}");
-    large_check(state, "name", &json, 1, &(struct expectation){"-", "-", "-"});
-}
-
-static int setup(void **state)
-{
-    static struct scratch scratch;
-    scratch_init(&scratch);
-    *state = &scratch;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    scratch_release(*state);
-    return 0;
+    large_check("name", &json, 1, &(struct expectation){"-", "-", "-"});
 }
 
 int main(void)
@@ -220,5 +213,5 @@ int main(void)
         cmocka_unit_test(test_a_million_empty_tensors),
         cmocka_unit_test(test_name_of_1_mb),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
