@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -126,9 +127,17 @@ static void real_dir_close(struct hr_dir *dir)
     closedir((DIR *)dir);
 }
 
+/* Signals are for the program's own threads: its handlers must not interrupt reads or run on our stacks. */
 static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void *argument)
 {
-    return -pthread_create(ret_thread, NULL, main, argument);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(ret_thread, NULL, main, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_setname_np(*ret_thread, "headrace");
+    return -error;
 }
 
 static uint64_t real_clock_ns(void)
