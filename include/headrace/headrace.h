@@ -169,7 +169,7 @@ struct hr_open_options {
     size_t size;             /* of this struct */
     uint32_t mode;           /* enum hr_open_mode */
     uint32_t allow_trailing; /* not 0: bytes after the last tensor are allowed */
-    uint32_t thread_count;   /* threads that read headers of many files; 0: by the number of cores, at most 8 */
+    uint32_t thread_count;   /* threads that read headers of many files; 0: 8, since they mostly wait */
     uint32_t reserved;
 };
 

@@ -15,13 +15,13 @@
 #include "base/error.h"
 
 struct hr_json {
-    char *text;      /* text[size] is NUL: it ends every loop */
-    char *at;        /* the next byte */
-    char *end;       /* text + size */
-    uint64_t base;   /* added to positions in errors */
-    int code;        /* of errors */
-    unsigned depth;  /* open containers */
-    int is_first;    /* nothing was read yet in the innermost container */
+    char *text;     /* text[size] is NUL: it ends every loop */
+    char *at;       /* the next byte */
+    char *end;      /* text + size */
+    uint64_t base;  /* added to positions in errors */
+    int code;       /* of errors */
+    unsigned depth; /* open containers */
+    int is_first;   /* nothing was read yet in the innermost container */
     struct hr_error *err;
 };
 
