@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -33,11 +32,11 @@ struct hr_files {
 /* Half of what the process may open: the other half is the program's. */
 static size_t open_files_max(void)
 {
-    struct rlimit limit;
-    size_t most = HR_OPEN_FILES_MAX;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 < most)
-        most = limit.rlim_cur / 2;
-    return most ? most : 1;
+    uint64_t soft, hard;
+    uint64_t most = HR_OPEN_FILES_MAX;
+    if (hr_sys->descriptor_limits(&soft, &hard) == 0 && soft / 2 < most)
+        most = soft / 2;
+    return most ? (size_t)most : 1;
 }
 
 int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_counts, struct hr_files **ret_files,
