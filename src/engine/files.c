@@ -70,8 +70,8 @@ void hr_files_free(struct hr_files *files)
     for (size_t i = 0; i < files->checkpoint->file_count; i++)
         if (files->files[i].fd >= 0)
             hr_sys->close(files->files[i].fd);
-    if (files->pid ==
-        getpid()) { /* a forked child has the waiters' marks without the waiters: destroying would block */
+    /* in a forked child the waiters are gone but not their marks: destroying would block */
+    if (files->pid == getpid()) {
         pthread_cond_destroy(&files->released);
         pthread_mutex_destroy(&files->lock);
     }
