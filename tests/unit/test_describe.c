@@ -110,8 +110,7 @@ static void test_text(void **state)
                               "ways      4 direct, 9.7 KiB; 2 staged, 3.1 KiB\n"
                               "file      dir/one.safetensors: 8.0 KiB of 11.2 KiB in 4 chunks\n"
                               "file      two\\x0a: 4.8 KiB of 4.8 KiB in 2 chunks\n"
-                              "file      unused: 0 B of 3.0 TiB in 0 chunks\n"
-                              "[  PASSED  ] 4 test(s).\n");
+                              "file      unused: 0 B of 3.0 TiB in 0 chunks\n");
 }
 
 static void test_unknown_format(void **state)
