@@ -153,7 +153,7 @@ static void cursor_start(struct cursor *cursor)
 /* The form of the text: how many entries name a dimension, and that nothing else stands there. */
 static int count_entries(struct cursor *cursor, const struct hr_tensor *tensor, uint32_t *ret_count)
 {
-    struct entry entry;
+    struct entry entry = {0};
     uint32_t count = 0, ellipsis_count = 0;
     int more;
     cursor_start(cursor);
