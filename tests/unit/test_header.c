@@ -2,9 +2,11 @@
  * test_header.c: the table that a header becomes: order, names, shapes, metadata; where errors are; what strict mode
  * and compat do with duplicates; memory. Verdicts by the hundred are test_conformance's part.
  */
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -248,6 +250,68 @@ static void test_shuffled(void **state)
     hr_header_release(&header);
 }
 
+static size_t live_bytes, peak_bytes;
+
+static void *counted(void *memory)
+{
+    live_bytes += memory ? malloc_usable_size(memory) : 0;
+    peak_bytes = live_bytes > peak_bytes ? live_bytes : peak_bytes;
+    return memory;
+}
+
+static void *counting_alloc(size_t bytes)
+{
+    return counted(malloc(bytes));
+}
+
+static void *counting_resize(void *memory, size_t bytes)
+{
+    live_bytes -= memory ? malloc_usable_size(memory) : 0;
+    return counted(realloc(memory, bytes));
+}
+
+static void counting_free(void *memory)
+{
+    live_bytes -= memory ? malloc_usable_size(memory) : 0;
+    free(memory);
+}
+
+/* The most memory that a header of `count` times `unit` (NULL: numbered tensors) took, in bytes a byte of header. */
+static double peak_ratio(const char *start, const char *unit, size_t count, const char *end, uint64_t data_size)
+{
+    struct hr_sys table = hr_sys_real;
+    struct hr_header header;
+    table.alloc = counting_alloc;
+    table.resize = counting_resize;
+    table.free = counting_free;
+    hr_sys = &table;
+    live_bytes = peak_bytes = 0;
+    char *json = hr_sys->alloc(strlen(start) + count * (unit ? strlen(unit) : 64) + strlen(end) + 1);
+    assert_non_null(json);
+    size_t size = (size_t)sprintf(json, "%s", start);
+    for (size_t i = 0; i < count; i++)
+        size += (size_t)(unit ? sprintf(json + size, "%s", unit)
+                              : sprintf(json + size, "%s" TENSOR("w%zu", "U8", "[0]", "[0,0]"), i ? "," : "", i));
+    size += (size_t)sprintf(json + size, "%s", end);
+    json = hr_sys->resize(json, size + 1);
+    assert_int_equal(hr_header_parse(json, size, 8 + size + data_size, &compat, &header, NULL), 0);
+    hr_header_release(&header);
+    hr_sys = &hr_sys_real;
+    assert_int_equal(live_bytes, 0);
+    return (double)peak_bytes / (double)size;
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    assert_true(peak_ratio("{", NULL, 1000000, "}", 0) < 4);
+    assert_true(peak_ratio("{}", " ", 20000000, "", 0) < 3);
+    assert_true(peak_ratio("{\"t\":{\"dtype\":\"U8\",\"shape\":[1", ",1", 100000, "],\"data_offsets\":[0,1]}}", 1) <
+                16);
+    assert_true(peak_ratio("{\"", "a", 1000000, "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1) < 3);
+    assert_true(peak_ratio("{\"__metadata__\":{\"a\":\"\"", ",\"a\":\"\"", 100000, "}}", 0) < 16);
+}
+
 static int parse_scenario(void *context, struct hr_error *err)
 {
     struct hr_header header = {.tensor_count = 99};
@@ -277,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_length),
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_shuffled),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_every_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
