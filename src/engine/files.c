@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -26,16 +26,17 @@ struct hr_files {
     pthread_cond_t released;
     size_t open_count, open_max; /* descriptors, those being opened included */
     size_t victim_hint;          /* where the search for an idle file goes on */
+    pid_t pid;
 };
 
 /* Half of what the process may open: the other half is the program's. */
 static size_t open_files_max(void)
 {
-    struct rlimit limit;
-    size_t most = HR_OPEN_FILES_MAX;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 < most)
-        most = limit.rlim_cur / 2;
-    return most ? most : 1;
+    uint64_t soft, hard;
+    uint64_t most = HR_OPEN_FILES_MAX;
+    if (hr_sys->descriptor_limits(&soft, &hard) == 0 && soft / 2 < most)
+        most = soft / 2;
+    return most ? (size_t)most : 1;
 }
 
 int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_counts, struct hr_files **ret_files,
@@ -55,6 +56,7 @@ int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_count
     files->checkpoint = checkpoint;
     files->files = entries;
     files->open_max = open_files_max();
+    files->pid = getpid();
     pthread_mutex_init(&files->lock, NULL);
     pthread_cond_init(&files->released, NULL);
     *ret_files = files;
@@ -68,8 +70,11 @@ void hr_files_free(struct hr_files *files)
     for (size_t i = 0; i < files->checkpoint->file_count; i++)
         if (files->files[i].fd >= 0)
             hr_sys->close(files->files[i].fd);
-    pthread_cond_destroy(&files->released);
-    pthread_mutex_destroy(&files->lock);
+    /* in a forked child the waiters are gone but not their marks: destroying would block */
+    if (files->pid == getpid()) {
+        pthread_cond_destroy(&files->released);
+        pthread_mutex_destroy(&files->lock);
+    }
     hr_free(files->files);
     hr_free(files);
 }
@@ -180,6 +185,7 @@ static int shrink(struct hr_files *files)
     int others = files->open_count > 0;
     if (others)
         files->open_max = files->open_count;
+    pthread_cond_broadcast(&files->released); /* who waits for the last of the others may have waited for this one */
     pthread_mutex_unlock(&files->lock);
     return others;
 }

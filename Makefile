@@ -1,0 +1,86 @@
+# headrace: a thin layer over CMake. `make` builds the command and the library into build/; the rest:
+#   make demo     installs what is missing, builds, and shows a real checkpoint being listed, checked, loaded, hashed
+#   make test     installs what is missing, builds and runs every test; ends with "N passed, N failed"
+#   make lint     formatting, clang-tidy and the rules of the tree; `make format` formats
+#   make setup    only installs what is missing (packages.txt, as root or with sudo)
+BUILD := build
+PYTHON := .venv/bin/python
+CHECKS := format python tidy includes symbols header words clang sanitize
+export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
+
+.DEFAULT_GOAL := all
+.PHONY: all setup demo test lint format clean $(CHECKS:%=check-%)
+
+# ninja when it is there, else make; decided once per build folder, at its first configuration.
+GENERATOR = $(if $(shell command -v ninja),-G Ninja)
+configure = mkdir -p $(1) && cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,$(GENERATOR)) $(2) \
+	>$(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+build = cmake --build $(1) --parallel
+
+all:
+	@tools/setup.sh --check
+	@$(call configure,$(BUILD))
+	@$(call build,$(BUILD)) --target headrace_cli headrace_static headrace_shared
+
+setup:
+	@tools/setup.sh
+
+.venv/stamp: tests/requirements.txt tools/venv.sh
+	@tools/venv.sh
+
+.demo/stamp: tools/models.txt tools/get_models.py tools/make_shards.py .venv/stamp
+	@$(PYTHON) tools/get_models.py .demo
+
+demo: setup
+	@$(MAKE) --no-print-directory all .demo/stamp
+	@$(PYTHON) tools/demo.py $(BUILD)/headrace .demo
+
+test: setup
+	@$(MAKE) --no-print-directory .demo/stamp
+	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON)
+	@$(call build,$(BUILD))
+	@$(PYTHON) tools/run_tests.py $(BUILD)
+
+# ---------------------------------------------------------------------------------------------------- checks
+C_FILES = $(shell git ls-files '*.c' '*.h')
+
+lint: check-format check-python check-tidy check-includes check-words
+
+format: .venv/stamp
+	@.venv/bin/clang-format -i $(C_FILES)
+
+check-format: .venv/stamp
+	@.venv/bin/clang-format --dry-run -Werror --ferror-limit=2 $(C_FILES)
+
+check-python: .venv/stamp
+	@.venv/bin/ruff check -q .
+
+check-tidy:
+	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON)
+	@git ls-files 'src/*.c' 'cli/*.c' | xargs -P "$$(nproc)" -n 2 clang-tidy -quiet -p $(BUILD) -warnings-as-errors='*'
+
+check-includes:
+	@$(PYTHON) tools/check_includes.py
+
+check-words:
+	@$(PYTHON) tools/check_words.py
+
+check-symbols: all
+	@$(PYTHON) tools/check_symbols.py $(BUILD)
+
+# The public header alone, as the strictest C99 and C++11 that it promises.
+check-header:
+	@$(CC) -std=c99 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c include/headrace/headrace.h
+	@$(CXX) -std=c++11 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c++ include/headrace/headrace.h
+
+check-clang:
+	@$(call configure,build-clang,-DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-Werror -DHEADRACE_TESTS=ON)
+	@$(call build,build-clang)
+
+check-sanitize:
+	@$(call configure,build-asan,-DHEADRACE_SANITIZE=ON -DHEADRACE_TESTS=ON -DCMAKE_C_FLAGS=-Werror)
+	@$(call build,build-asan)
+	@ctest --test-dir build-asan --output-on-failure --no-tests=error
+
+clean:
+	rm -rf $(BUILD) build-clang build-asan

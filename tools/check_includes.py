@@ -1,0 +1,84 @@
+"""Checks the rules of the tree: the direction of #include between its parts, one name a file, an opening comment.
+
+The table says for each part which other parts it may include. What uses the library from outside (the command,
+benchmarks, examples) includes the public header and its own files only.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PUBLIC = "headrace/headrace.h"
+MAY_INCLUDE = {
+    "src/base": set(),
+    "src/format": {"base"},
+    "src/catalog": {"base", "format"},
+    "src/plan": {"base", "format"},
+    "src/io": {"base"},
+    "src/device": {"base"},
+    "src/engine": {"base", "format", "catalog", "plan", "io", "device"},
+    "src": {"base", "format", "catalog", "plan", "io", "device", "engine"},
+}
+OUTSIDE = ["cli", "bench", "examples", "python"]
+# Names that a build system or a language fixes may occur many times.
+MAY_REPEAT = {"CMakeLists.txt", "__init__.py", "conftest.py", "README.md", "meson.build", "pyproject.toml"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def tracked(*patterns: str) -> list[Path]:
+    names = subprocess.run(["git", "ls-files", "-z", *patterns], capture_output=True, text=True, check=True).stdout
+    return [Path(name) for name in names.split("\0") if name and Path(name).is_file()]
+
+
+def part_of(file: Path) -> str:
+    """The folder below src for what lies in one, else the first folder."""
+    return "/".join(file.parts[:-1][:2]) if file.parts[0] == "src" else file.parts[0]
+
+
+def wrong_includes(file: Path) -> list[str]:
+    part = part_of(file)
+    if part in ("tests", "fuzz"):
+        return []
+    allowed = MAY_INCLUDE.get(part)
+    if allowed is None and part not in OUTSIDE and part != "include":
+        return [f"{file}: {part} is not in the table of tools/check_includes.py"]
+    problems = []
+    for bracket, name in INCLUDE.findall(file.read_text()):
+        if name == PUBLIC or (bracket == "<" and not Path("src", name).exists()):
+            continue
+        own = (file.parent / name).exists() or Path("src", name).exists() and f"src/{Path(name).parts[0]}" == part
+        if not own and Path(name).parts[0] not in (allowed or set()):
+            problems.append(f"{file}: must not include {name}")
+        if part in OUTSIDE and ".." in Path(name).parts:
+            problems.append(f"{file}: must not reach out of its folder: {name}")
+    return problems
+
+
+def repeated_names(files: list[Path]) -> list[str]:
+    first: dict[str, Path] = {}
+    problems = []
+    for file in files:
+        if file.name not in MAY_REPEAT and first.setdefault(file.name, file) != file:
+            problems.append(f"{file}: its name is taken by {first[file.name]}")
+    return problems
+
+
+def without_opening_comment(file: Path) -> bool:
+    text = file.read_text().removeprefix("#!/usr/bin/env python3\n").lstrip()
+    return not text.startswith(("/*", "//", '"""', "#"))
+
+
+def main() -> int:
+    sources = tracked("*.c", "*.h")
+    problems = [problem for file in sources for problem in wrong_includes(file)]
+    problems += repeated_names(tracked())
+    opened = sources + tracked("*.py", "*.sh", "*.cu", "*.cpp", "Makefile", "CMakeLists.txt")
+    problems += [f"{file}: does not open with a comment" for file in opened if without_opening_comment(file)]
+    print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
+    return 1 if problems or not sources else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
