@@ -115,19 +115,20 @@ HR_API void hr_string_free(char *text);
 /* ------------------------------------------------------------------------------------------ dtypes */
 
 /* X(NAME, bits). The safetensors names; F4 and F6 count logical elements that are packed into bytes. */
-#define HR_DTYPE_LIST(X)                                                                                               \
-    X(BOOL, 8)                                                                                                         \
-    X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) \
-        X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64)     \
-            X(F64, 64) X(I64, 64) X(U64, 64)
+/* clang-format off */
+#define HR_DTYPE_LIST(X)                                                                              \
+    X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8)     \
+    X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16)    \
+    X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
 
 enum hr_dtype {
     HR_DTYPE_NONE = 0, /* in a request: as stored */
 #define HR_DTYPE_ENUM(name, bits) HR_DTYPE_##name,
     HR_DTYPE_LIST(HR_DTYPE_ENUM)
 #undef HR_DTYPE_ENUM
-        HR_DTYPE_COUNT
+    HR_DTYPE_COUNT
 };
+/* clang-format on */
 
 /* "BF16"; NULL when `dtype` is not a dtype. Static storage, thread-safe. */
 HR_API const char *hr_dtype_name(uint32_t dtype);
