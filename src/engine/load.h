@@ -68,7 +68,8 @@ struct hr_load {
     pid_t pid;
     uint64_t start_ns;
     pthread_t *threads;
-    uint32_t thread_count; /* started; constant after the start */
+    uint32_t thread_count;  /* started; constant after the start */
+    uint32_t thread_wanted; /* readers that there is work for */
 
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -101,6 +102,11 @@ struct hr_load {
 int hr_load_admit_group(struct hr_load *load, size_t group_index);
 /* Admits groups in plan order as far as the window allows. */
 int hr_load_admit_window(struct hr_load *load);
+
+/* prepare.c: a load that is planned and has moved nothing yet. On success hr_load_free() ends it. */
+int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
+                    size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
+                    struct hr_error *err);
 
 /* load.c */
 /* Records the first error and wakes everybody; the lock is not held. */
