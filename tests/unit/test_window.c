@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sys.h"
 #include "support/counting_allocator.h"
 #include "support/test_model.h"
 
@@ -332,6 +333,24 @@ static void test_threads(void **state)
     for_all_settings(&equal, use_threads_mixed);
 }
 
+static int few_descriptors(uint64_t *ret_soft, uint64_t *ret_hard)
+{
+    *ret_soft = *ret_hard = 2;
+    return 0;
+}
+
+/* One file at a time: readers, and waiting threads that read themselves, wait for each other's files. */
+static void test_threads_few_descriptors(void **state)
+{
+    struct hr_sys table = hr_sys_real;
+    (void)state;
+    table.descriptor_limits = few_descriptors;
+    hr_sys = &table;
+    for_all_settings(&equal, use_threads);
+    for_all_settings(&equal, use_threads_mixed);
+    hr_sys = &hr_sys_real;
+}
+
 /* ------------------------------------------------------------------------------------------ window */
 
 /*
@@ -421,11 +440,17 @@ static void test_not_ready(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in_order), cmocka_unit_test(test_reversed),
-        cmocka_unit_test(test_shuffled), cmocka_unit_test(test_next),
-        cmocka_unit_test(test_mixture),  cmocka_unit_test(test_partly_then_all),
-        cmocka_unit_test(test_threads),  cmocka_unit_test(test_window_bounds_memory),
-        cmocka_unit_test(test_dropped),  cmocka_unit_test(test_not_ready),
+        cmocka_unit_test(test_in_order),
+        cmocka_unit_test(test_reversed),
+        cmocka_unit_test(test_shuffled),
+        cmocka_unit_test(test_next),
+        cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_partly_then_all),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads_few_descriptors),
+        cmocka_unit_test(test_window_bounds_memory),
+        cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_not_ready),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
