@@ -17,7 +17,6 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "catalog/checkpoint.h"
 #include "engine/block.h"
@@ -65,7 +64,7 @@ struct hr_load {
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
-    pid_t pid;
+    int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;
     uint32_t thread_count;  /* started; constant after the start */

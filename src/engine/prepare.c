@@ -4,9 +4,9 @@
  */
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sys.h"
 #include "engine/load.h"
 #include "engine/route.h"
@@ -124,7 +124,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     struct hr_load_options known;
     if (!loader || !checkpoint || (item_count && !items))
         return hr_fail(err, HR_EINVALID_ARGUMENT, "a load needs a loader, a checkpoint and items; one of them is NULL");
-    int code = hr_fork_check(loader->pid, "loader", err);
+    int code = hr_fork_check(loader->fork_generation, "loader", err);
     if (code == 0)
         code = copy_options(options, &known, err);
     if (code < 0)
@@ -135,7 +135,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->loader = loader;
     load->checkpoint = checkpoint;
     load->options = known;
-    load->pid = getpid();
+    load->fork_generation = hr_fork_generation();
     load->start_ns = hr_sys->clock_ns();
     load->ready_ns = item_count ? 0 : load->start_ns;
     load->progress_next_ns = load->start_ns + known.progress_ns;
