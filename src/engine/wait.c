@@ -19,14 +19,13 @@ static uint64_t time_after(uint64_t from_ns, uint64_t ns)
 /* What one waiting call keeps over its sleeps. */
 struct waiter {
     struct hr_load *load;
-    uint64_t from_ns, progress_next_ns;
+    uint64_t from_ns;
     struct hr_reader *reader; /* sequential loads */
 };
 
 static int waiter_begin(struct waiter *waiter, struct hr_load *load, struct hr_error *err)
 {
     *waiter = (struct waiter){.load = load, .from_ns = hr_sys->clock_ns()};
-    waiter->progress_next_ns = time_after(waiter->from_ns, load->options.progress_ns);
     if (!load->options.sequential)
         return 0;
     pthread_mutex_lock(&load->lock);
@@ -72,35 +71,41 @@ static void fail_deadline(struct hr_load *load)
     hr_load_fail(load, &error);
 }
 
-/* Does what is due now, deadline and progress: 1 when the lock, held before and after, was given up for it. */
-static int do_due(struct waiter *waiter)
+/* Reports progress if that is due: 1 when the lock, held before and after, was given up for it. */
+static int report_due(struct hr_load *load)
 {
-    struct hr_load *load = waiter->load;
-    uint64_t now = hr_sys->clock_ns();
-    int late = load->options.deadline_ns && now - load->start_ns >= load->options.deadline_ns;
-    int report = load->options.progress && now >= waiter->progress_next_ns;
-    if (!late && !report)
+    if (!load->options.progress)
         return 0;
+    uint64_t now = hr_sys->clock_ns();
+    if (now < load->progress_next_ns)
+        return 0;
+    load->progress_next_ns = time_after(now, load->options.progress_ns);
     pthread_mutex_unlock(&load->lock);
-    if (report) {
-        report_progress(load);
-        waiter->progress_next_ns = time_after(now, load->options.progress_ns);
-    }
-    if (late)
-        fail_deadline(load);
+    report_progress(load);
     pthread_mutex_lock(&load->lock);
     return 1;
 }
 
-/* Sleeps until something changed or is due. The lock is held. */
-static void sleep_some(struct waiter *waiter)
+/* Does what is due now, deadline and progress: 1 when the lock, held before and after, was given up for it. */
+static int do_due(struct hr_load *load)
 {
-    struct hr_load *load = waiter->load;
+    if (load->options.deadline_ns && hr_sys->clock_ns() - load->start_ns >= load->options.deadline_ns) {
+        pthread_mutex_unlock(&load->lock);
+        fail_deadline(load);
+        pthread_mutex_lock(&load->lock);
+        return 1;
+    }
+    return report_due(load);
+}
+
+/* Sleeps until something changed or is due. The lock is held. */
+static void sleep_some(struct hr_load *load)
+{
     uint64_t until = UINT64_MAX;
     if (load->options.deadline_ns)
         until = time_after(load->start_ns, load->options.deadline_ns);
-    if (load->options.progress && waiter->progress_next_ns < until)
-        until = waiter->progress_next_ns;
+    if (load->options.progress && load->progress_next_ns < until)
+        until = load->progress_next_ns;
     if (until == UINT64_MAX) {
         pthread_cond_wait(&load->done, &load->lock);
         return;
@@ -109,21 +114,24 @@ static void sleep_some(struct waiter *waiter)
     pthread_cond_timedwait(&load->done, &load->lock, &time);
 }
 
-/* One step towards what is waited for; may return early. The lock is held before and after. */
-static void wait_some(struct waiter *waiter)
+/*
+ * One step towards what is waited for; may return early. Sleeps only if nothing has happened since the caller, who may
+ * have given up the lock meanwhile, saw `events_seen`. The lock is held before and after.
+ */
+static void wait_some(struct waiter *waiter, uint64_t events_seen)
 {
     struct hr_load *load = waiter->load;
-    if (do_due(waiter))
+    if (do_due(load))
         return;
     if (waiter->reader) {
-        size_t ready_before = load->items_ready;
         pthread_mutex_unlock(&load->lock);
         int moved = hr_reader_step(waiter->reader);
         pthread_mutex_lock(&load->lock);
-        if (moved || load->items_ready != ready_before || load->error.code)
+        if (moved)
             return;
     }
-    sleep_some(waiter);
+    if (load->event_count == events_seen && !load->error.code)
+        sleep_some(load);
 }
 
 /* The item leaves the window. The lock is held. */
@@ -135,10 +143,13 @@ static void hand_out(struct hr_load *load, size_t item_index)
         return;
     item->handed_out = 1;
     load->items_handed_out++;
-    if (--load->groups[group_index].items_left == 0)
+    if (--load->groups[group_index].items_left == 0) {
         load->window_bytes -= load->plan.groups[group_index].window_bytes;
-    if (load->items_handed_out == load->plan.item_count)
-        pthread_cond_broadcast(&load->done); /* others in hr_load_next() are at the end */
+        load->event_count++;
+    }
+    /* others in hr_load_next() are at the end, or with a sequential load it may be they who have to go on */
+    if (load->items_handed_out == load->plan.item_count || load->options.sequential)
+        pthread_cond_broadcast(&load->done);
 }
 
 /* After something was handed out: what the window has room for now is made while the consumer works. */
@@ -173,10 +184,12 @@ int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
     if (code < 0)
         return code;
     pthread_mutex_lock(&load->lock);
+    report_due(load);
     while (load->items[item_index].status != ITEM_READY && !load->error.code) {
+        uint64_t events_seen = load->event_count;
         promote(load, item_index);
         if (load->items[item_index].status != ITEM_READY && !load->error.code)
-            wait_some(&waiter);
+            wait_some(&waiter, events_seen);
     }
     if (load->items[item_index].status == ITEM_READY)
         hand_out(load, item_index);
@@ -205,6 +218,7 @@ static int next_ready(struct waiter *waiter, size_t *ret_item_index, struct hr_e
 {
     struct hr_load *load = waiter->load;
     for (;;) {
+        uint64_t events_seen = load->event_count;
         *ret_item_index = pop_ready(load);
         if (*ret_item_index != SIZE_MAX)
             return 0;
@@ -216,10 +230,8 @@ static int next_ready(struct waiter *waiter, size_t *ret_item_index, struct hr_e
             pthread_mutex_unlock(&load->lock);
             hr_load_admit_window(load);
             pthread_mutex_lock(&load->lock);
-            if (load->ready.count || load->error.code)
-                continue;
         }
-        wait_some(waiter);
+        wait_some(waiter, events_seen);
     }
 }
 
@@ -227,12 +239,13 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 {
     struct waiter waiter;
     size_t item_index;
-    int code = hr_fork_check(load->pid, "load", err);
+    int code = hr_fork_check(load->fork_generation, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
         return code;
     pthread_mutex_lock(&load->lock);
+    report_due(load);
     code = next_ready(&waiter, &item_index, err);
     if (code == 0) {
         hand_out(load, item_index);
@@ -250,7 +263,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_fork_check(load->pid, "load", err);
+    int code = hr_fork_check(load->fork_generation, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -260,7 +273,7 @@ int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
             break;
     pthread_mutex_lock(&load->lock);
     while (load->items_ready < load->plan.item_count && !load->error.code)
-        wait_some(&waiter);
+        wait_some(&waiter, load->event_count);
     if (load->items_ready < load->plan.item_count)
         code = hr_load_error(load, err);
     pthread_mutex_unlock(&load->lock);

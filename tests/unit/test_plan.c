@@ -269,10 +269,10 @@ static void test_cuts(void **state)
     }
     struct plan_case tested = {tensors, 1002, 1, items, 1002, plain};
     struct hr_plan plan = plan_of(&tested);
-    assert_int_equal(plan.chunk_count, 6); /* cut at 4, 8, 12, 16, 20 MiB */
+    assert_int_equal(plan.chunk_count, 6); /* cut at 4, 8, 12, 16, 20 MiB of the arena */
     for (size_t c = 0; c < 5; c++)
-        assert_int_equal(plan.chunks[c].file_end, (c + 1) * 4 * MIB);
-    assert_int_equal(plan.chunks[5].piece_count, 1001);
+        assert_int_equal(plan.chunks[c].file_end, 1000 + (c + 1) * 4 * MIB);
+    assert_int_equal(plan.chunks[5].piece_count, 1000);
     assert_int_equal(plan.order[0], 1001);
     assert_int_equal(plan.group_count, 1);
     assert_int_equal(plan.items[1000].target_offset, 10 * MIB);
@@ -300,6 +300,36 @@ static void test_cuts(void **state)
     hr_plan_release(&plan);
 }
 
+/* Many small tensors share a chunk up to its bounds of pieces and bytes; a long one is cut at pages off the grid. */
+static void test_small_tensors(void **state)
+{
+    enum { SMALL_COUNT = 5500 };
+    (void)state;
+    uint64_t small[1] = {700}, large[1] = {10 * MIB};
+    struct hr_tensor tensors[SMALL_COUNT + 1];
+    struct hr_item items[SMALL_COUNT + 1];
+    uint64_t offset = 3 * MIB + 100;
+    for (size_t t = 0; t <= SMALL_COUNT; t++) {
+        offset = model_tensor(&tensors[t], HR_DTYPE_U8, 1, t < SMALL_COUNT ? small : large, 0, offset);
+        items[t] = (struct hr_item){.size = sizeof items[0], .tensor_index = t};
+    }
+    struct plan_case tested = {tensors, SMALL_COUNT + 1, 1, items, SMALL_COUNT + 1, plain};
+    for (tested.options.staged_only = 0; tested.options.staged_only < 2; tested.options.staged_only++) {
+        struct hr_plan plan = plan_of(&tested);
+        assert_int_equal(plan.chunks[0].piece_count, HR_CHUNK_RUNS_MAX);
+        hr_plan_release(&plan);
+    }
+    tested.options.staged_only = 0;
+    /* The second chunk has passed 4 MiB of the arena before the long one, and is full before 8 MiB. */
+    struct hr_plan plan = plan_of(&tested);
+    uint64_t few = SMALL_COUNT - HR_CHUNK_RUNS_MAX, place = SMALL_COUNT * 768;
+    uint64_t cut = (place + 4 * MIB - few * 700) / 4096 * 4096;
+    assert_int_equal(plan.items[SMALL_COUNT].target_offset, place);
+    assert_int_equal(plan.chunks[1].bytes, few * 700 + cut - place);
+    assert_int_equal(plan.chunks[2].bytes, 8 * MIB - cut);
+    hr_plan_release(&plan);
+}
+
 /* Long runs with wide gaps are cut between runs, or on the grid inside them. */
 static void test_strided_cuts(void **state)
 {
@@ -317,7 +347,7 @@ static void test_strided_cuts(void **state)
     hr_plan_release(&plan);
     ranges[1].stop = 6 * MIB;
     plan = plan_of(&tested);
-    assert_int_equal(plan.pieces[0].end, 4 * MIB - 512);
+    assert_int_equal(plan.pieces[0].end, 4 * MIB);
     assert_int_equal(plan.pieces[1].end, 6 * MIB);
     hr_plan_release(&plan);
     ranges[1] = (struct hr_range){0, 8 * MIB, 2000}; /* single bytes: a chunk needs a bounded number of reads */
@@ -468,15 +498,11 @@ static void test_release_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_small),
-        cmocka_unit_test(test_random_large),
-        cmocka_unit_test(test_ways),
-        cmocka_unit_test(test_staged_blocks),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_strided_cuts),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_million),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_random_small),  cmocka_unit_test(test_random_large),
+        cmocka_unit_test(test_ways),          cmocka_unit_test(test_staged_blocks),
+        cmocka_unit_test(test_cuts),          cmocka_unit_test(test_small_tensors),
+        cmocka_unit_test(test_strided_cuts),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_million),       cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_release_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
