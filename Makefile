@@ -2,14 +2,16 @@
 #   make demo     installs what is missing, builds, and shows a real checkpoint being listed, checked, loaded, hashed
 #   make test     installs what is missing, builds and runs every test; ends with "N passed, N failed"
 #   make lint     formatting, clang-tidy and the rules of the tree; `make format` formats
+#   make fuzz     fuzzes TARGET (header, json, index, slice, plan) for SECONDS
 #   make setup    only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-CHECKS := format python tidy includes symbols header words clang sanitize
+FUZZ_TARGETS := header json index slice plan
+CHECKS := format python tidy includes symbols header words clang sanitize fuzz
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all setup demo test lint format clean $(CHECKS:%=check-%)
+.PHONY: all setup demo test fuzz lint format clean $(CHECKS:%=check-%)
 
 # ninja when it is there, else make; decided once per build folder, at its first configuration.
 GENERATOR = $(if $(shell command -v ninja),-G Ninja)
@@ -82,5 +84,14 @@ check-sanitize:
 	@$(call build,build-asan)
 	@ctest --test-dir build-asan --output-on-failure --no-tests=error
 
+# A minute in all; long runs: make fuzz TARGET=header SECONDS=3600.
+check-fuzz:
+	@for target in $(FUZZ_TARGETS); do tools/fuzz.sh $$target 12 || exit 1; done
+
+TARGET ?= header
+SECONDS ?= 60
+fuzz:
+	@tools/fuzz.sh $(TARGET) $(SECONDS)
+
 clean:
-	rm -rf $(BUILD) build-clang build-asan
+	rm -rf $(BUILD) build-clang build-asan build-fuzz

@@ -43,7 +43,8 @@ def real_header(layers: int, dtype: str, bits: int, shape: list[int]) -> bytes:
 def header_seeds() -> list[bytes]:
     files = [case for case in conformance_files() if len(case) < 4000]
     real = [real_header(*arguments) for arguments in
-            [(1, "BF16", 16, [4, 6]), (3, "F32", 32, [2]), (2, "F4", 4, [2, 8]), (1, "F8_E4M3", 8, []), (0, "C64", 64, [1])]]
+            [(1, "BF16", 16, [4, 6]), (3, "F32", 32, [2]), (2, "F4", 4, [2, 8]), (1, "F8_E4M3", 8, []),
+             (0, "C64", 64, [1])]]
     return ([bytes(3) + case for case in files]
             + [bytes([JSON_ONLY | EXACT, 0, 0]) + json_of(case) for case in files]
             + [bytes([JSON_ONLY | EXACT, 0, 0]) + text for text in real]
@@ -54,8 +55,10 @@ def json_seeds() -> list[bytes]:
     texts = [json_of(case) for case in conformance_files() if len(case) < 1000]
     numbers = ["0", "-0", "1.5", "1e5", "1E-5", "1.7976931348623157e308", "1e309", "-1e-400", "18446744073709551615",
                "18446744073709551616", "01", "1.", "-", "0e999999999999", "123456789012345678901234567890.5e-10"]
-    others = ["true", "false", "null", '"a\\u0041\\ud83d\\ude00\\n"', '"\\ud800"', '[1,[2,{"a":[]}],"b"]', "[,]", "[1,]",
-              "[" * 127 + "]" * 127, "[" * 128 + "]" * 128, ' {"a" : {"b":1 , "c":[ ]} } ', '"a long string without any escape at all"']
+    others = ["true", "false", "null", '"a\\u0041\\ud83d\\ude00\\n"', '"\\ud800"', '[1,[2,{"a":[]}],"b"]', "[,]",
+              "[1,]",
+              "[" * 127 + "]" * 127, "[" * 128 + "]" * 128, ' {"a" : {"b":1 , "c":[ ]} } ',
+              '"a long string without any escape at all"']
     return texts + [text.encode() for text in numbers + others]
 
 
@@ -64,13 +67,16 @@ def index_seeds() -> list[bytes]:
     names = layer_names(3)
     index = {"metadata": {"total_size": 123456}, "weight_map": {name: shards[number * 3 // len(names)]
                                                                  for number, name in enumerate(names)}}
-    paths = ["a", "sub/a.safetensors", "../a", "a/../b", "/a", "..", ".", "a\\b", "c:a", "a\0b", "", "...", "..a/b", "a/.."]
+    paths = ["a", "sub/a.safetensors", "../a", "a/../b", "/a", "..", ".", "a\\b", "c:a", "a\0b", "", "...",
+             "..a/b", "a/.."]
     texts = [json.dumps(index, indent=indent) for indent in (None, 2)]
     texts += [json.dumps({"weight_map": {"a": path}}) for path in paths]
-    texts += ['{"weight_map":{"a":"x","a":"y"}}', '{"weight_map":{},"weight_map":{}}', '{"metadata":{}}', "[]", "{}", "",
+    texts += ['{"weight_map":{"a":"x","a":"y"}}', '{"weight_map":{},"weight_map":{}}', '{"metadata":{}}', "[]", "{}",
+              "",
               '{"metadata":null,"weight_map":{}}', '{"metadata":{"total_size":1,"total_size":2},"weight_map":{}}',
               '{"metadata":{"total_size":"1"},"weight_map":{}}', '{"metadata":{"total_size":1.5e3},"weight_map":{}}',
-              '{"weight_map":{"a":1}}', '{"weight_map":[]}', '{"x":[1,{"y":null}],"weight_map":{"\\u0061":"b","b":"a"}}']
+              '{"weight_map":{"a":1}}', '{"weight_map":[]}',
+              '{"x":[1,{"y":null}],"weight_map":{"\\u0061":"b","b":"a"}}']
     return [text.encode() for text in texts]
 
 
@@ -85,7 +91,8 @@ def slice_seeds() -> list[bytes]:
         shape += [0] * (int(rank) - len(shape))
         seeds.append(bytes([int(rank), *shape]) + text.encode().decode("unicode_escape").encode())
     big = bytes([2, 0xff, *b"\xff" * 8, 0xff, *b"\xff" * 8])
-    return seeds + [big + text for text in (b"[18446744073709551615:, -1]", b"::18446744073709551616, :-3", b" [ ..., 5 ] ")]
+    return seeds + [big + text for text in
+                    (b"[18446744073709551615:, -1]", b"::18446744073709551616, :-3", b" [ ..., 5 ] ")]
 
 
 def plan_seeds() -> list[bytes]:
