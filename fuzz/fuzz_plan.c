@@ -17,7 +17,10 @@
 
 enum { TENSOR_MAX = 5, ITEM_MAX = 8, RANK_TOP = 5, FILE_MAX = 3 };
 
-#define ELEMENTS_MAX 512 /* of all slices of an item; with tiny chunks 64, as each becomes many */
+/* Elements of an item's slice: usually, in long runs, and with tiny chunks, as each element becomes many of them. */
+#define ELEMENTS_MAX 512
+#define ELEMENTS_MAX_LONG 8192
+#define ELEMENTS_MAX_TINY 64
 #define DESCRIBED_CHUNKS_MAX 200
 #define TENSOR_BITS_MAX ((uint64_t)1 << 61) /* so that positions fit 63 bits wherever the tensor lies */
 
@@ -29,6 +32,7 @@ struct long_item {
 
 struct request {
     struct plan_case tested;
+    uint64_t elements_max;
     struct hr_tensor tensors[TENSOR_MAX];
     struct hr_item items[ITEM_MAX];
     uint64_t shapes[TENSOR_MAX][RANK_TOP];
@@ -51,10 +55,15 @@ static void make_tensor(struct request *request, size_t t, struct fuzz_feed *fee
             shape[d] = TENSOR_BITS_MAX / (bits ? bits : 1);
         bits *= shape[d];
     }
-    if (is_sub_byte && rank && bits)
-        shape[rank - 1] = shape[rank - 1] % 8 ? shape[rank - 1] * 8 : shape[rank - 1];
-    else if (is_sub_byte && !rank)
+    uint64_t elements = 1;
+    for (uint32_t d = 0; d < rank; d++)
+        elements *= shape[d];
+    if (is_sub_byte && !rank)
         dtype = HR_DTYPE_U8;
+    else if (elements * hr_dtype_bits(dtype) % 8) {
+        shape[rank - 1] *= 8;
+        elements *= 8;
+    }
     size_t file = fuzz_byte(feed) % FILE_MAX;
     uint64_t offset = t && request->tensors[t - 1].file_index == file
                           ? request->tensors[t - 1].offset + request->tensors[t - 1].size
@@ -62,10 +71,6 @@ static void make_tensor(struct request *request, size_t t, struct fuzz_feed *fee
     *tensor = (struct hr_tensor){.name = "t", .name_size = 1, .dtype = dtype, .rank = rank, .shape = shape};
     tensor->file_index = file;
     tensor->offset = offset;
-    tensor->size = 0;
-    uint64_t elements = 1;
-    for (uint32_t d = 0; d < rank; d++)
-        elements *= shape[d];
     tensor->size = elements * hr_dtype_bits(dtype) / 8;
 }
 
@@ -114,7 +119,7 @@ static void make_strides(int64_t *strides, const struct hr_tensor *tensor, struc
             strides[d] = (int64_t)fuzz_number(feed);
         } else {
             stride += how & 4 ? fuzz_byte(feed) : 0;
-            strides[d] = how >> (3 + i % 5) & 1 ? -(int64_t)stride : (int64_t)stride;
+            strides[d] = how >> (3 + i % 5) & 1 ? (int64_t)(0 - stride) : (int64_t)stride;
             if (__builtin_mul_overflow(stride, tensor->shape[d] ? tensor->shape[d] : 1, &stride))
                 stride = 1;
         }
@@ -132,7 +137,7 @@ static void make_item(struct request *request, size_t i, struct fuzz_feed *feed)
     if (item->tensor_index >= request->tested.tensor_count)
         return;
     const struct hr_tensor *tensor = &request->tensors[item->tensor_index];
-    uint64_t room = request->tested.options.chunk_bytes < 64 ? ELEMENTS_MAX / 8 : ELEMENTS_MAX;
+    uint64_t room = request->elements_max;
     item->dtype = (how & 6) == 6 ? fuzz_byte(feed) % (HR_DTYPE_COUNT + 1) : how & 2 ? tensor->dtype : 0;
     if (how & 8 || tensor->size > room) {
         make_ranges(request->ranges[i], tensor, feed);
@@ -158,6 +163,9 @@ static void make_request(struct request *request, struct fuzz_feed *feed)
         .device_count = 1 + (how >> 1 & 3),
         .staged_only = how >> 3 & 1,
     };
+    request->elements_max = tested->options.chunk_bytes < 64 ? ELEMENTS_MAX_TINY
+                            : how & 16                       ? ELEMENTS_MAX_LONG
+                                                             : ELEMENTS_MAX;
     tested->tensor_count = 1 + fuzz_byte(feed) % TENSOR_MAX;
     tested->item_count = fuzz_byte(feed) % (ITEM_MAX + 1);
     for (size_t t = 0; t < tested->tensor_count; t++)
