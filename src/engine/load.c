@@ -178,6 +178,8 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
     uint64_t threads_ns = stats->total_ns * (load->thread_count ? load->thread_count : 1);
     if (stats->chunk_count == 0 || stats->bytes_needed == 0)
         return "nothing to read";
+    if (load->route == HR_ROUTE_MMAP && stats->bytes_read == 0)
+        return "nothing was read yet: mapped";
     if (load->options.sequential)
         return "one thread (sequential)";
     if (stats->allocate_ns > stats->total_ns / 2)
