@@ -1,5 +1,6 @@
 /*
- * fuzz_json.c: any text through the scanner, against jansson: what is JSON, and what its strings and numbers are.
+ * fuzz_json.c: any text through the scanner, against jansson: what is UTF-8, what is JSON, and what its
+ * strings and numbers are.
  */
 #include "fuzz.h"
 
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "base/utf8.h"
 #include "format/json.h"
 #include "pieces.h"
 
@@ -67,7 +69,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_error_t error;
     char *text = fuzz_rest(&feed), *scanned = fuzz_rest(&feed), *compared = fuzz_rest(&feed);
     json_t *twin = json_loadb(text, size, LOAD_FLAGS, &error);
-    if (pieces_are_utf8(text, size)) {
+    int is_utf8 = pieces_are_utf8(text, size);
+    FUZZ_CHECK((hr_utf8_valid_prefix((const unsigned char *)text, size) == size) == is_utf8);
+    if (is_utf8) {
         hr_json_init(&json, scanned, size, 100, CODE, &err);
         int code = hr_json_skip(&json);
         if (!code)

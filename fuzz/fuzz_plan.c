@@ -118,7 +118,7 @@ static void make_strides(int64_t *strides, const struct hr_tensor *tensor, struc
         if (how & 2) {
             strides[d] = (int64_t)fuzz_number(feed);
         } else {
-            stride += how & 4 ? fuzz_byte(feed) : 0;
+            stride += how & 4 ? (uint64_t)(int8_t)fuzz_byte(feed) : 0; /* a gap, or less than it takes */
             strides[d] = how >> (3 + i % 5) & 1 ? (int64_t)(0 - stride) : (int64_t)stride;
             if (__builtin_mul_overflow(stride, tensor->shape[d] ? tensor->shape[d] : 1, &stride))
                 stride = 1;

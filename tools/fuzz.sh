@@ -32,16 +32,18 @@ mkdir -p "$build" "$found" "$kept"
     "$(command -v ninja >/dev/null && echo -GNinja || echo -Wno-dev)" >$build/configure.log 2>&1 ||
     { cat $build/configure.log && exit 1; }
 cmake --build $build --target "fuzz_$target" >$build/build.log 2>&1 || { cat $build/build.log && exit 1; }
+rm -rf "$build/seeds/$target"
 python3 fuzz/make_seeds.py "$target" "$build/seeds/$target"
 
 if [ "$2" = keep ]; then
     smallest=$(mktemp -d)
     trap 'rm -rf "$smallest"' EXIT
-    "$program" -merge=1 -use_counters=0 -max_len="$longest" "$smallest" "$found" "$kept" "$build/seeds/$target" \
+    "$program" -merge=1 -max_len="$longest" "$smallest" "$found" "$kept" "$build/seeds/$target" \
         >$build/merge.log 2>&1 || { tail -n 20 $build/merge.log && exit 1; }
     rm -f "$kept"/*
-    for input in "$smallest"/*; do
-        mv "$input" "$kept/$target-$(basename "$input" | cut -c 1-12)"
+    for input in "$smallest"/* "$build/seeds/$target"/case-*; do
+        [ -f "$input" ] || continue
+        cp "$input" "$kept/$target-$(sha1sum <"$input" | cut -c 1-12)"
     done
     echo "$target: $(ls "$kept" | wc -l) inputs, $(cat "$kept"/* | wc -c) bytes kept"
     exit 0
