@@ -2,10 +2,11 @@
 #   make demo     installs what is missing, builds, and shows a real checkpoint being listed, checked, loaded, hashed
 #   make test     installs what is missing, builds and runs every test; ends with "N passed, N failed"
 #   make lint     formatting, clang-tidy and the rules of the tree; `make format` formats
+#   make install  into PREFIX (/usr/local), under DESTDIR; `make uninstall` takes it away again
 #   make setup    only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-CHECKS := format python tidy includes symbols header words clang sanitize
+CHECKS := format python tidy includes symbols header words clang sanitize abi completions hardening install
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
@@ -42,7 +43,7 @@ test: setup
 	@$(PYTHON) tools/run_tests.py $(BUILD)
 
 # ---------------------------------------------------------------------------------------------------- checks
-C_FILES = $(shell git ls-files '*.c' '*.h')
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp')
 
 lint: check-format check-python check-tidy check-includes check-words
 
@@ -81,6 +82,8 @@ check-sanitize:
 	@$(call configure,build-asan,-DHEADRACE_SANITIZE=ON -DHEADRACE_TESTS=ON -DCMAKE_C_FLAGS=-Werror)
 	@$(call build,build-asan)
 	@ctest --test-dir build-asan --output-on-failure --no-tests=error
+
+include tools/package.mk
 
 clean:
 	rm -rf $(BUILD) build-clang build-asan
