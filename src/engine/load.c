@@ -72,6 +72,7 @@ void hr_load_item_ready(struct hr_load *load, size_t item_index)
     load->items[item_index].status = ITEM_READY;
     load->bytes_ready += load->plan.items[item_index].bytes;
     hr_queue_push(&load->ready, item_index);
+    load->event_count++;
     if (++load->items_ready == load->plan.item_count)
         load->ready_ns = hr_sys->clock_ns();
 }

@@ -83,6 +83,7 @@ struct hr_load {
     struct index_queue ready;          /* items, in the order of readiness */
     size_t group_next;                 /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
+    uint64_t event_count; /* items made ready, groups published, window opened: who saw fewer has to look again */
     uint64_t window_bytes, window_peak_bytes;
     uint64_t ready_ns;              /* when the last item became ready */
     struct hr_reader *spare_reader; /* sequential loads: kept for the next waiting thread */

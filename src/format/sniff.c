@@ -62,8 +62,8 @@ static const struct magic texts[] = {
 /* Pickle protocols 2 to 5: PROTO, the protocol, and an opcode that can follow. Older PyTorch files are pickles. */
 static int is_pickle(const unsigned char *start, size_t size)
 {
-    return size >= 3 && start[0] == 0x80 && start[1] >= 2 && start[1] <= 5 &&
-           memchr("}]()c\x8a\x95KMJX\x8cN", start[2], 13);
+    static const unsigned char opcodes[] = {'}', ']', '(', ')', 'c', 'K', 'M', 'J', 'X', 'N', 0x8a, 0x8c, 0x95};
+    return size >= 3 && start[0] == 0x80 && start[1] >= 2 && start[1] <= 5 && memchr(opcodes, start[2], sizeof opcodes);
 }
 
 /* A tar archive has its magic inside the first header block. */

@@ -1,6 +1,5 @@
 """Verbs, options, help, manual pages, the environment, and output that cannot be written."""
 
-import pathlib
 import re
 import subprocess
 

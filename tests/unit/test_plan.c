@@ -300,6 +300,36 @@ static void test_cuts(void **state)
     hr_plan_release(&plan);
 }
 
+/* Many small tensors share a chunk up to its bounds of pieces and bytes; a long one is cut at pages off the grid. */
+static void test_small_tensors(void **state)
+{
+    enum { SMALL_COUNT = 5000 };
+    (void)state;
+    uint64_t small[1] = {400}, large[1] = {10 * MIB};
+    struct hr_tensor tensors[SMALL_COUNT + 1];
+    struct hr_item items[SMALL_COUNT + 1];
+    uint64_t offset = 3 * MIB + 100;
+    for (size_t t = 0; t <= SMALL_COUNT; t++) {
+        offset = model_tensor(&tensors[t], HR_DTYPE_U8, 1, t < SMALL_COUNT ? small : large, 0, offset);
+        items[t] = (struct hr_item){.size = sizeof items[0], .tensor_index = t};
+    }
+    struct plan_case tested = {tensors, SMALL_COUNT + 1, 1, items, SMALL_COUNT + 1, plain};
+    for (tested.options.staged_only = 0; tested.options.staged_only < 2; tested.options.staged_only++) {
+        struct hr_plan plan = plan_of(&tested);
+        assert_int_equal(plan.chunks[0].piece_count, HR_CHUNK_RUNS_MAX);
+        hr_plan_release(&plan);
+    }
+    tested.options.staged_only = 0;
+    tested.items = &items[2000]; /* from 3.8 MiB on: 4 MiB later lies no multiple of 4 MiB inside the long one */
+    tested.item_count = SMALL_COUNT - 1999;
+    struct hr_plan plan = plan_of(&tested);
+    uint64_t begin = 3 * MIB + 100 + 2000 * 400;
+    assert_int_equal(plan.chunks[0].file_begin, begin);
+    assert_int_equal(plan.chunks[0].file_end, (begin + 4 * MIB) / 4096 * 4096);
+    assert_int_equal(plan.chunks[1].file_end, 8 * MIB);
+    hr_plan_release(&plan);
+}
+
 /* Long runs with wide gaps are cut between runs, or on the grid inside them. */
 static void test_strided_cuts(void **state)
 {
@@ -468,15 +498,11 @@ static void test_release_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_small),
-        cmocka_unit_test(test_random_large),
-        cmocka_unit_test(test_ways),
-        cmocka_unit_test(test_staged_blocks),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_strided_cuts),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_million),
-        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_random_small),  cmocka_unit_test(test_random_large),
+        cmocka_unit_test(test_ways),          cmocka_unit_test(test_staged_blocks),
+        cmocka_unit_test(test_cuts),          cmocka_unit_test(test_small_tensors),
+        cmocka_unit_test(test_strided_cuts),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_million),       cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_release_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
