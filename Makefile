@@ -6,7 +6,7 @@
 #   make setup    only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-CHECKS := format python tidy includes symbols header words clang sanitize abi completions hardening install
+CHECKS := format python tidy includes symbols header words clang sanitize abi completions hardening install aarch64
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
@@ -86,4 +86,4 @@ check-sanitize:
 include tools/package.mk
 
 clean:
-	rm -rf $(BUILD) build-clang build-asan
+	rm -rf $(BUILD) build-*

@@ -1,5 +1,7 @@
 """Compares the binary interface of headrace.h with src/abi.txt: `check_abi.py [--update]`.
 
+CC names the compiler, EMULATOR what runs its programs, where that is another than this machine.
+
 Sizes and offsets of public structs, values of enumerations, and prototypes. The names come from the preprocessed header,
 the numbers from a small program that the compiler makes. What a difference means: docs/abi.md.
 """
@@ -14,12 +16,14 @@ from pathlib import Path
 
 HEADER = Path("include/headrace/headrace.h")
 RECORD = Path("src/abi.txt")
-CC = os.environ.get("CC", "cc")
+CC = os.environ.get("CC", "cc").split()
+EMULATOR = os.environ.get("EMULATOR", "").split()
 
 
 def preprocessed() -> str:
     """The header's own text after macros, with every run of white space made one space."""
-    result = subprocess.run([CC, "-std=c99", "-E", "-Iinclude", str(HEADER)], capture_output=True, text=True, check=True)
+    result = subprocess.run([*CC, "-std=c99", "-E", "-Iinclude", str(HEADER)], capture_output=True, text=True,
+                            check=True)
     kept, inside = [], False
     for line in result.stdout.splitlines():
         if line.startswith("#"):
@@ -63,8 +67,8 @@ def measured(rows: list[str]) -> str:
         source, program = Path(folder, "abi_rows.c"), Path(folder, "abi_rows")
         source.write_text("#include <headrace/headrace.h>\n#include <stdio.h>\nint main(void)\n{\n"
                           + "\n".join(rows) + "\nreturn 0;\n}\n")
-        subprocess.run([CC, "-std=c99", "-Wall", "-Werror", "-Iinclude", str(source), "-o", str(program)], check=True)
-        return subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+        subprocess.run([*CC, "-std=c99", "-Wall", "-Werror", "-Iinclude", str(source), "-o", str(program)], check=True)
+        return subprocess.run([*EMULATOR, str(program)], capture_output=True, text=True, check=True).stdout
 
 
 def main() -> int:

@@ -24,3 +24,6 @@ check-completions: all
 
 check-abi:
 	@$(PYTHON) tools/check_abi.py
+
+check-aarch64:
+	@tools/check_aarch64.sh
