@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds everything for aarch64 by a cross compiler and runs in qemu's user mode the C tests that are not long there
-# (all that can run, with --all), without io_uring and cachestat, which the emulator lacks: those tests say that they skip.
+# (all that can run, with --all). The emulator lacks io_uring and cachestat: the tests of these say that they skip.
 set -eu
 cd "$(dirname "$0")/.."
 build=build-aarch64

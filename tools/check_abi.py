@@ -2,8 +2,8 @@
 
 CC names the compiler, EMULATOR what runs its programs, where that is another than this machine.
 
-Sizes and offsets of public structs, values of enumerations, and prototypes. The names come from the preprocessed header,
-the numbers from a small program that the compiler makes. What a difference means: docs/abi.md.
+Sizes and offsets of public structs, values of enumerations, and prototypes. The names come from the preprocessed
+header, the numbers from a small program that the compiler makes. What a difference means: docs/abi.md.
 """
 
 import difflib
@@ -78,7 +78,7 @@ def main() -> int:
     if len(prototypes) != declared:
         print(f"{HEADER}: {declared} functions, of which {len(prototypes)} were understood", file=sys.stderr)
         return 1
-    now = ("The binary interface on 64-bit Linux, written by tools/check_abi.py --update; docs/abi.md says what may change."
+    now = ("The binary interface on 64-bit Linux, written by tools/check_abi.py --update. What may change: docs/abi.md"
            "\n\n" + measured(rows) + "\n" + "\n".join(prototypes) + "\n")
     if "--update" in sys.argv[1:]:
         RECORD.write_text(now)

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Checks `make install`: what lies where, that the tree can be moved, that the examples build against it by pkg-config and
-# by find_package, shared and static, and say what they must; that `make uninstall` leaves nothing: check_install.sh BUILD
+# Checks `make install`: what lies where, that the tree can be moved, that the examples build against it by pkg-config
+# and by find_package, shared and static, and say what they must; that `make uninstall` leaves nothing:
+# check_install.sh BUILD
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes a folder that looks like an arm64 Debian as far as building and running needs it: sysroot_arm64.sh DIR PACKAGE...
+# Makes a folder that is an arm64 Debian as far as building and running need it: sysroot_arm64.sh DIR PACKAGE...
 # apt gets a state of its own there, so this machine's packages and architectures stay as they are; root is not needed.
 set -euo pipefail
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
