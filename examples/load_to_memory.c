@@ -59,7 +59,10 @@ int main(int argument_count, char **arguments)
     struct hr_loader *loader = NULL;
     struct hr_error err = {0};
     const char *const *paths = (const char *const *)arguments + 1;
-
+    if (argument_count < 2) {
+        fprintf(stderr, "usage: %s PATH...\n", arguments[0]);
+        return 2;
+    }
     int code = hr_checkpoint_open(paths, (size_t)argument_count - 1, NULL, &checkpoint, &err);
     if (code == 0)
         code = hr_loader_new(NULL, &loader, &err);
