@@ -106,8 +106,8 @@ static int start_threads(struct hr_load *load, struct hr_error *err)
 }
 
 /*
- * Arenas of the library's own come before the readers: mapping memory takes microseconds, but milliseconds once
- * readers are filling pages. Where the caller makes the memory, or each tensor's is made by itself, reading begins
+ * Arenas of the library's own come before the readers: mapping 67 of them took 0.7 ms, but 0.4 s of a 0.7 s load (17 GB,
+ * 16 readers) while readers were filling pages. Where the caller makes the memory, or each tensor's is made by itself, reading begins
  * with the first of it.
  */
 static int start(struct hr_load *load, struct hr_error *err)
