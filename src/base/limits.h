@@ -25,6 +25,8 @@
 #define HR_CHUNK_BYTES_MAX (1u << 30)
 /* Vectors in one preadv: the kernel's IOV_MAX is 1024; past a few hundred longer calls gain nothing. */
 #define HR_IOV_MAX 256
+/* EAGAIN in a row before it is an error: files are not expected to say it, and memory pressure passes sooner. */
+#define HR_IO_RETRY_MAX 1000
 #define HR_QUEUE_DEPTH_DEFAULT 8
 #define HR_QUEUE_DEPTH_MAX 256
 /* Arenas: large enough for huge pages to pay, small enough that one kept tensor pins little. */
@@ -41,6 +43,16 @@
  * them from the page cache, and they lie in pages that storage has to deliver anyway.
  */
 #define HR_SIEVE_GAP_BYTES_MAX 1024u
+/* Longer runs are never read along with a gap: copying this many bytes costs about as much as one more read. */
+#define HR_SIEVE_RUN_BYTES_MAX 4096u
+/* Wider gaps end a bounce buffer's range once it spans this much, so that chunks stay few. */
+#define HR_SIEVE_SPAN_BYTES_MIN 4096u
+/* A gap that always ends it: reading this much costs more than another chunk does. */
+#define HR_STAGED_GAP_BYTES_MAX (64u << 10)
+/* Read operations that a chunk may need at most, so that chunks of short runs are spread over the threads too. */
+#define HR_CHUNK_RUNS_MAX 4096u
+/* Where a chunk is cut inside a run if its grid does not allow it: pages, and what O_DIRECT wants. */
+#define HR_CUT_ALIGNMENT 4096u
 /* Files that one load keeps open at once, further bounded by half of RLIMIT_NOFILE. */
 #define HR_OPEN_FILES_MAX 128
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,6 +72,32 @@ static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count
     return size < 0 ? -errno : size;
 }
 
+/*
+ * cachestat(2), Linux 6.5, has no wrapper in the C libraries that we build with. The number is the same on all
+ * architectures but alpha.
+ */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+struct page_range {
+    uint64_t offset, size;
+};
+
+struct page_counts {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+static int real_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
+{
+    struct page_range range = {offset, size};
+    struct page_counts counts = {0};
+    if (syscall(SYS_cachestat, fd, &range, &counts, 0))
+        return -errno;
+    *ret_page_count = counts.cached;
+    return 0;
+}
+
 static int real_dir_open(const char *path, struct hr_dir **ret_dir)
 {
     DIR *dir = opendir(path);
@@ -122,6 +149,7 @@ const struct hr_sys hr_sys_real = {
     .fstat = real_fstat,
     .stat = real_stat,
     .preadv = real_preadv,
+    .cachestat = real_cachestat,
     .dir_open = real_dir_open,
     .dir_next = real_dir_next,
     .dir_close = real_dir_close,
@@ -181,4 +209,16 @@ ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset)
         done += (size_t)got;
     }
     return (ssize_t)done;
+}
+
+ssize_t hr_read_text(const char *path, char *buffer, size_t capacity)
+{
+    int fd = hr_sys->open(path, O_RDONLY);
+    if (fd < 0)
+        return fd;
+    ssize_t size = hr_read_full(fd, buffer, capacity - 1, 0);
+    hr_sys->close(fd);
+    if (size >= 0)
+        buffer[size] = '\0';
+    return size;
 }

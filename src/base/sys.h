@@ -33,6 +33,8 @@ struct hr_sys {
     int (*fstat)(int fd, struct stat *ret_stat);
     int (*stat)(const char *path, struct stat *ret_stat);
     ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset);
+    /* pages of [offset, offset + size) that the page cache holds; size > 0 */
+    int (*cachestat)(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count);
     /* folders: names one by one, NULL at the end (*ret_error 0) or on failure (-errno) */
     int (*dir_open)(const char *path, struct hr_dir **ret_dir);
     const char *(*dir_next)(struct hr_dir *dir, int *ret_error);
@@ -60,5 +62,8 @@ char *hr_strndup(const char *text, size_t size);
 
 /* Reads exactly `size` bytes unless the file ends: returns the bytes read, or -errno. EINTR is retried. */
 ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset);
+
+/* The first capacity - 1 bytes of a small text file (/proc, /sys), NUL-terminated: their number, or -errno. */
+ssize_t hr_read_text(const char *path, char *buffer, size_t capacity);
 
 #endif

@@ -42,13 +42,14 @@ enum hr_way {
 struct hr_plan_item {
     size_t tensor_index, file_index;
     size_t group_index;
-    uint64_t bytes;                 /* of the item's elements */
-    uint64_t source_offset;         /* of the first run, from the start of the file */
-    uint64_t run_bytes;             /* 0 when bytes is 0 */
-    uint32_t dim_count;             /* 0: one run */
-    uint32_t way;                   /* enum hr_way */
-    const struct hr_plan_dim *dims; /* outermost first */
-    uint64_t source_end;            /* behind the last run, from the start of the file */
+    size_t chunk_first, chunk_count; /* the chunks that hold its pieces; they follow each other */
+    uint64_t bytes;                  /* of the item's elements */
+    uint64_t source_offset;          /* of the first run, from the start of the file */
+    uint64_t run_bytes;              /* 0 when bytes is 0 */
+    uint32_t dim_count;              /* 0: one run */
+    uint32_t way;                    /* enum hr_way */
+    const struct hr_plan_dim *dims;  /* outermost first */
+    uint64_t source_end;             /* behind the last run, from the start of the file */
     uint64_t target_offset; /* of the item's first byte in its group's arena; 0 for items with their own memory */
     void *into;             /* the caller's memory, or NULL */
     uint32_t device_index;
@@ -121,8 +122,9 @@ struct hr_run {
 struct hr_run_walk {
     const struct hr_plan_item *item;
     uint64_t position, end; /* in the byte stream */
+    uint64_t run_left;      /* of the current run, from `position` on */
     uint64_t index[HR_RANK_MAX];
-    uint64_t source_offset;
+    uint64_t source_offset; /* of the byte at `position` */
     int64_t target_offset;
 };
 

@@ -1,0 +1,243 @@
+/*
+ * files.c: a bounded set of descriptors. The lock guards counts only; files are opened, checked and closed
+ * outside of it, so two threads may open the same file at once: the later one closes its own.
+ */
+#include "engine/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/sys.h"
+
+struct open_file {
+    int fd;           /* -1: closed */
+    unsigned holders; /* acquired and not released */
+    size_t uses_left;
+};
+
+struct hr_files {
+    const struct hr_checkpoint *checkpoint;
+    struct open_file *files;
+    pthread_mutex_t lock;
+    pthread_cond_t released;
+    size_t open_count, open_max; /* descriptors, those being opened included */
+    size_t victim_hint;          /* where the search for an idle file goes on */
+};
+
+/* Half of what the process may open: the other half is the program's. */
+static size_t open_files_max(void)
+{
+    struct rlimit limit;
+    size_t most = HR_OPEN_FILES_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 < most)
+        most = limit.rlim_cur / 2;
+    return most ? most : 1;
+}
+
+int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_counts, struct hr_files **ret_files,
+                 struct hr_error *err)
+{
+    struct hr_files *files = hr_alloc(sizeof *files);
+    struct open_file *entries = hr_alloc_array(checkpoint->file_count, sizeof *entries);
+    if (!files || !entries) {
+        hr_free(entries);
+        hr_free(files);
+        return hr_fail_memory(err, checkpoint->file_count * sizeof *entries, "the table of open files");
+    }
+    for (size_t i = 0; i < checkpoint->file_count; i++) {
+        entries[i].fd = -1;
+        entries[i].uses_left = use_counts[i];
+    }
+    files->checkpoint = checkpoint;
+    files->files = entries;
+    files->open_max = open_files_max();
+    pthread_mutex_init(&files->lock, NULL);
+    pthread_cond_init(&files->released, NULL);
+    *ret_files = files;
+    return 0;
+}
+
+void hr_files_free(struct hr_files *files)
+{
+    if (!files)
+        return;
+    for (size_t i = 0; i < files->checkpoint->file_count; i++)
+        if (files->files[i].fd >= 0)
+            hr_sys->close(files->files[i].fd);
+    pthread_cond_destroy(&files->released);
+    pthread_mutex_destroy(&files->lock);
+    hr_free(files->files);
+    hr_free(files);
+}
+
+/* An open file that nobody holds, or NULL. The lock is held. */
+static struct open_file *find_idle(struct hr_files *files)
+{
+    size_t count = files->checkpoint->file_count;
+    for (size_t i = 0; i < count; i++) {
+        size_t at = (files->victim_hint + i) % count;
+        if (files->files[at].fd >= 0 && files->files[at].holders == 0) {
+            files->victim_hint = at;
+            return &files->files[at];
+        }
+    }
+    return NULL;
+}
+
+/* Takes the descriptor of an idle file out of the table, or -1. The lock is held. */
+static int take_idle(struct hr_files *files)
+{
+    struct open_file *file = find_idle(files);
+    if (!file)
+        return -1;
+    int fd = file->fd;
+    file->fd = -1;
+    return fd;
+}
+
+static int fail_open(struct hr_files *files, size_t file_index, int code, struct hr_error *err)
+{
+    const char *path = files->checkpoint->files[file_index].path;
+    if (code == -ENOENT)
+        hr_fail_sys(err, HR_EFILE_CHANGED, -code, "the file is gone since the checkpoint was opened");
+    else
+        hr_fail_sys(err, HR_EIO_ERROR, -code, "cannot open the file again");
+    hr_error_in_file(err, path);
+    return code == -ENOENT ? HR_EFILE_CHANGED : HR_EIO_ERROR;
+}
+
+static int check_fd(struct hr_files *files, size_t file_index, int fd, struct hr_error *err)
+{
+    const char *path = files->checkpoint->files[file_index].path;
+    struct stat now;
+    int status = hr_sys->fstat(fd, &now);
+    if (status < 0) {
+        hr_fail_sys(err, HR_EIO_ERROR, -status, "cannot tell whether the file has changed");
+        hr_error_in_file(err, path);
+        return HR_EIO_ERROR;
+    }
+    return hr_identity_check(&files->checkpoint->identities[file_index], &now, path, err);
+}
+
+/* Gives up a place that was reserved for opening. */
+static void unreserve(struct hr_files *files)
+{
+    pthread_mutex_lock(&files->lock);
+    files->open_count--;
+    pthread_cond_broadcast(&files->released);
+    pthread_mutex_unlock(&files->lock);
+}
+
+/* Puts `fd`, for which a place is reserved, into the table unless another thread was faster. */
+static int publish(struct hr_files *files, size_t file_index, int fd)
+{
+    struct open_file *file = &files->files[file_index];
+    int kept = fd;
+    pthread_mutex_lock(&files->lock);
+    if (file->fd < 0)
+        file->fd = fd;
+    else
+        kept = file->fd;
+    file->holders++;
+    pthread_mutex_unlock(&files->lock);
+    if (kept != fd) {
+        hr_sys->close(fd);
+        unreserve(files);
+    }
+    return kept;
+}
+
+/* 0 with the open descriptor, 1 when a place was reserved and it must be opened, -1 when there is no place. */
+static int reserve(struct hr_files *files, size_t file_index, int *ret_fd, int *ret_victim)
+{
+    struct open_file *file = &files->files[file_index];
+    int result = 1;
+    *ret_victim = -1;
+    pthread_mutex_lock(&files->lock);
+    if (file->fd >= 0) {
+        file->holders++;
+        *ret_fd = file->fd;
+        result = 0;
+    } else if (files->open_count >= files->open_max) {
+        *ret_victim = take_idle(files); /* its place is ours */
+        result = *ret_victim >= 0 ? 1 : -1;
+    } else {
+        files->open_count++;
+    }
+    pthread_mutex_unlock(&files->lock);
+    return result;
+}
+
+/* The process has no descriptor left: live with what this load holds already. 1 when that is more than none. */
+static int shrink(struct hr_files *files)
+{
+    pthread_mutex_lock(&files->lock);
+    files->open_count--;
+    int others = files->open_count > 0;
+    if (others)
+        files->open_max = files->open_count;
+    pthread_mutex_unlock(&files->lock);
+    return others;
+}
+
+int hr_files_acquire(struct hr_files *files, size_t file_index, int *ret_fd, struct hr_error *err)
+{
+    int victim, code;
+    int reserved = reserve(files, file_index, ret_fd, &victim);
+    if (reserved <= 0)
+        return reserved < 0 ? 1 : 0;
+    if (victim >= 0)
+        hr_sys->close(victim);
+    int fd = hr_sys->open(files->checkpoint->files[file_index].path, O_RDONLY | O_NONBLOCK);
+    if ((fd == -EMFILE || fd == -ENFILE) && shrink(files))
+        return 1;
+    if (fd < 0) {
+        if (fd != -EMFILE && fd != -ENFILE)
+            unreserve(files);
+        return fail_open(files, file_index, fd, err);
+    }
+    code = check_fd(files, file_index, fd, err);
+    if (code < 0) {
+        hr_sys->close(fd);
+        unreserve(files);
+        return code;
+    }
+    *ret_fd = publish(files, file_index, fd);
+    return 0;
+}
+
+void hr_files_release(struct hr_files *files, size_t file_index)
+{
+    struct open_file *file = &files->files[file_index];
+    int fd = -1;
+    pthread_mutex_lock(&files->lock);
+    file->holders--;
+    if (file->uses_left)
+        file->uses_left--;
+    if (file->holders == 0 && (file->uses_left == 0 || files->open_count > files->open_max)) {
+        fd = file->fd;
+        file->fd = -1;
+        files->open_count--;
+    }
+    pthread_cond_broadcast(&files->released);
+    pthread_mutex_unlock(&files->lock);
+    if (fd >= 0)
+        hr_sys->close(fd);
+}
+
+void hr_files_wait(struct hr_files *files)
+{
+    pthread_mutex_lock(&files->lock);
+    while (files->open_count >= files->open_max && !find_idle(files))
+        pthread_cond_wait(&files->released, &files->lock);
+    pthread_mutex_unlock(&files->lock);
+}
+
+int hr_files_check(struct hr_files *files, size_t file_index, struct hr_error *err)
+{
+    return check_fd(files, file_index, files->files[file_index].fd, err);
+}

@@ -1,0 +1,351 @@
+/*
+ * load.c: a load from start to end: planning, threads, errors, statistics.
+ */
+#include "engine/load.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "engine/reader.h"
+#include "engine/route.h"
+
+#define PROGRESS_NS_DEFAULT 100000000u
+
+/* ----------------------------------------------------------------------------------------- queues */
+
+static int queue_init(struct index_queue *queue, size_t capacity)
+{
+    queue->indices = hr_alloc_array(capacity, sizeof queue->indices[0]);
+    queue->capacity = capacity;
+    return queue->indices ? 0 : -1;
+}
+
+void hr_queue_push(struct index_queue *queue, size_t index)
+{
+    size_t at = queue->first + queue->count++;
+    queue->indices[at < queue->capacity ? at : at - queue->capacity] = index;
+}
+
+size_t hr_queue_pop(struct index_queue *queue)
+{
+    size_t index = queue->indices[queue->first++];
+    queue->count--;
+    if (queue->first == queue->capacity)
+        queue->first = 0;
+    return index;
+}
+
+/* ----------------------------------------------------------------------------------------- errors */
+
+void hr_load_fail(struct hr_load *load, const struct hr_error *err)
+{
+    pthread_mutex_lock(&load->lock);
+    if (load->error.code == 0)
+        load->error = *err;
+    load->stopping = 1;
+    pthread_cond_broadcast(&load->work);
+    pthread_cond_broadcast(&load->done);
+    pthread_mutex_unlock(&load->lock);
+}
+
+int hr_load_error(const struct hr_load *load, struct hr_error *err)
+{
+    if (err)
+        *err = load->error;
+    return load->error.code;
+}
+
+int hr_load_check(const struct hr_load *load, size_t item_index, struct hr_error *err)
+{
+    if (item_index != SIZE_MAX && item_index >= load->plan.item_count)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu is out of range: the load has %zu", item_index,
+                       load->plan.item_count);
+    return hr_fork_check(load->pid, "load", err);
+}
+
+void hr_load_cancel(struct hr_load *load)
+{
+    struct hr_error error;
+    hr_fail(&error, HR_ECANCELLED, "the load was cancelled: %" PRIu64 " of %" PRIu64 " bytes had arrived",
+            (uint64_t)load->bytes_landed, load->plan.bytes);
+    hr_load_fail(load, &error);
+}
+
+void hr_load_item_ready(struct hr_load *load, size_t item_index)
+{
+    load->items[item_index].status = ITEM_READY;
+    load->bytes_ready += load->plan.items[item_index].bytes;
+    hr_queue_push(&load->ready, item_index);
+    if (++load->items_ready == load->plan.item_count)
+        load->ready_ns = hr_sys->clock_ns();
+}
+
+/* ------------------------------------------------------------------------------------------ start */
+
+static struct hr_plan_options plan_options(const struct hr_loader *loader, const struct hr_load_options *options)
+{
+    return (struct hr_plan_options){
+        .chunk_bytes = loader->chunk_bytes,
+        .arena_bytes = loader->arena_bytes,
+        .window_bytes = options->window_bytes,
+        .ownership = options->ownership,
+        .device_count = loader->device_count,
+    };
+}
+
+static int copy_options(const struct hr_load_options *given, struct hr_load_options *ret_options, struct hr_error *err)
+{
+    int code = hr_options_copy(ret_options, sizeof *ret_options, given, "hr_load_options", err);
+    if (code < 0)
+        return code;
+    if (ret_options->ownership > HR_OWN_EACH)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "ownership is %u; it must be HR_OWN_ARENA or HR_OWN_EACH",
+                       ret_options->ownership);
+    if (ret_options->progress_ns == 0)
+        ret_options->progress_ns = PROGRESS_NS_DEFAULT;
+    if (ret_options->sequential)
+        ret_options->window_bytes = 1; /* one item at a time */
+    return 0;
+}
+
+static int make_plan(struct hr_load *load, const struct hr_item *items, size_t item_count, struct hr_error *err)
+{
+    const struct hr_checkpoint *checkpoint = load->checkpoint;
+    struct hr_plan_options options = plan_options(load->loader, &load->options);
+    uint64_t from = hr_sys->clock_ns();
+    int code = hr_plan_make(checkpoint->tensors, checkpoint->tensor_count, checkpoint->file_count, items, item_count,
+                            &options, &load->plan, err);
+    load->plan_ns = hr_sys->clock_ns() - from;
+    return code;
+}
+
+/* The table of open files, told how many chunks each file has. */
+static int make_files(struct hr_load *load, struct hr_error *err)
+{
+    size_t *uses = hr_alloc_array(load->checkpoint->file_count, sizeof *uses);
+    if (!uses)
+        return hr_fail_memory(err, load->checkpoint->file_count * sizeof *uses, "counts of chunks per file");
+    for (size_t i = 0; i < load->plan.chunk_count; i++)
+        uses[load->plan.chunks[i].file_index]++;
+    int code = hr_files_new(load->checkpoint, uses, &load->files, err);
+    hr_free(uses);
+    return code;
+}
+
+/* What the load keeps per item, group and chunk. */
+static int make_tables(struct hr_load *load, struct hr_error *err)
+{
+    const struct hr_plan *plan = &load->plan;
+    load->items = hr_alloc_array(plan->item_count, sizeof load->items[0]);
+    load->groups = hr_alloc_array(plan->group_count, sizeof load->groups[0]);
+    load->chunk_taken = hr_alloc_array(plan->chunk_count, 1);
+    load->file_maps = hr_alloc_array(load->checkpoint->file_count, sizeof load->file_maps[0]);
+    load->threads = hr_alloc_array(load->loader->thread_count, sizeof load->threads[0]);
+    int failed = queue_init(&load->ready, plan->item_count) | queue_init(&load->urgent, plan->item_count) |
+                 queue_init(&load->queued, plan->group_count);
+    if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads || failed)
+        return hr_fail_memory(err, plan->item_count * sizeof load->items[0], "the tables of a load");
+    for (size_t i = 0; i < plan->item_count; i++)
+        load->items[i].bytes_left = plan->items[i].bytes;
+    for (size_t i = 0; i < plan->group_count; i++)
+        load->groups[i].items_left = plan->groups[i].item_count;
+    return 0;
+}
+
+/*
+ * Starts as many readers as there is work for. One is enough to go on with, so only the first failure counts.
+ */
+static int start_threads(struct hr_load *load, struct hr_error *err)
+{
+    size_t wanted = load->loader->thread_count;
+    if (load->options.sequential)
+        wanted = 0;
+    else if (load->plan.chunk_count < wanted)
+        wanted = load->plan.chunk_count;
+    while (load->thread_count < wanted) {
+        struct hr_reader *reader;
+        int code = hr_reader_new(load, load->queue_depth, &reader, err);
+        if (code == 0) {
+            code = hr_sys->thread_start(&load->threads[load->thread_count], hr_reader_main, reader);
+            if (code < 0) {
+                hr_reader_free(reader);
+                code = hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code, "cannot start a reader thread");
+            }
+        }
+        if (code < 0)
+            return load->thread_count ? 0 : code;
+        load->thread_count++;
+    }
+    return 0;
+}
+
+static int load_init(struct hr_load *load, const struct hr_item *items, size_t item_count, struct hr_error *err)
+{
+    int code = make_plan(load, items, item_count, err);
+    if (code == 0)
+        code = make_tables(load, err);
+    if (code == 0)
+        code = make_files(load, err);
+    if (code == 0) {
+        hr_route_choose(load);
+        code = start_threads(load, err);
+    }
+    if (code == 0 && !load->options.sequential && hr_load_admit_window(load) < 0)
+        code = hr_load_error(load, err);
+    return code;
+}
+
+static struct hr_load *load_alloc(void)
+{
+    pthread_condattr_t monotonic;
+    struct hr_load *load = hr_alloc(sizeof *load);
+    if (!load)
+        return NULL;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_cond_init(&load->work, NULL);
+    pthread_cond_init(&load->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return load;
+}
+
+int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
+                  size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
+                  struct hr_error *err)
+{
+    struct hr_load_options known;
+    if (!loader || !checkpoint || !ret_load || (item_count && !items))
+        return hr_fail(err, HR_EINVALID_ARGUMENT,
+                       "hr_load_start: loader, checkpoint, items and ret_load must not be NULL");
+    int code = hr_fork_check(loader->pid, "loader", err);
+    if (code == 0)
+        code = copy_options(options, &known, err);
+    if (code < 0)
+        return code;
+    struct hr_load *load = load_alloc();
+    if (!load)
+        return hr_fail_memory(err, sizeof *load, "a load");
+    load->loader = loader;
+    load->checkpoint = checkpoint;
+    load->options = known;
+    load->pid = getpid();
+    load->start_ns = hr_sys->clock_ns();
+    load->ready_ns = item_count ? 0 : load->start_ns;
+    code = load_init(load, items, item_count, err);
+    if (code < 0) {
+        hr_load_free(load);
+        return code;
+    }
+    *ret_load = load;
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------------------- end */
+
+static void stop_threads(struct hr_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    load->stopping = 1;
+    pthread_cond_broadcast(&load->work);
+    pthread_mutex_unlock(&load->lock);
+    for (uint32_t i = 0; i < load->thread_count; i++)
+        pthread_join(load->threads[i], NULL);
+}
+
+static void free_tables(struct hr_load *load)
+{
+    for (size_t i = 0; load->items && i < load->plan.item_count; i++)
+        hr_block_unref(load->items[i].block);
+    for (size_t i = 0; load->file_maps && i < load->checkpoint->file_count; i++)
+        hr_block_unref(load->file_maps[i]);
+    hr_free(load->items);
+    hr_free(load->groups);
+    hr_free(load->chunk_taken);
+    hr_free(load->file_maps);
+    hr_free(load->threads);
+    hr_free(load->ready.indices);
+    hr_free(load->urgent.indices);
+    hr_free(load->queued.indices);
+}
+
+void hr_load_free(struct hr_load *load)
+{
+    if (!load)
+        return;
+    /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
+    if (load->pid == getpid()) {
+        stop_threads(load);
+        hr_reader_free(load->spare_reader);
+        pthread_cond_destroy(&load->done);
+        pthread_cond_destroy(&load->work);
+        pthread_mutex_destroy(&load->lock);
+    }
+    hr_files_free(load->files);
+    free_tables(load);
+    hr_plan_release(&load->plan);
+    hr_free(load);
+}
+
+/* ------------------------------------------------------------------------------------- statistics */
+
+/* The stage that kept the load from going faster, as far as the clocks can tell. */
+static const char *bottleneck(const struct hr_load *load, const struct hr_stats *stats)
+{
+    uint64_t threads_ns = stats->total_ns * (load->thread_count ? load->thread_count : 1);
+    if (stats->chunk_count == 0 || stats->bytes_needed == 0)
+        return "nothing to read";
+    if (load->options.sequential)
+        return "one thread (sequential)";
+    if (stats->allocate_ns > stats->total_ns / 2)
+        return "making destinations";
+    if (stats->idle_ns > threads_ns / 2)
+        return "consumer (the window is full)";
+    if (stats->place_ns > stats->read_ns)
+        return "memory (placing short runs)";
+    return load->route == HR_ROUTE_URING ? "storage" : "storage or page cache";
+}
+
+int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
+{
+    struct hr_load *unlocked = (struct hr_load *)load; /* for its lock only */
+    struct hr_stats stats = {.size = sizeof stats};
+    if (ret_stats->size < sizeof ret_stats->size)
+        return HR_EINVALID_ARGUMENT;
+    stats.bytes_needed = load->plan.bytes;
+    stats.bytes_ready = load->bytes_ready;
+    stats.bytes_read = load->bytes_read;
+    stats.bytes_allocated = load->bytes_allocated;
+    stats.item_count = load->plan.item_count;
+    stats.chunk_count = load->plan.chunk_count;
+    stats.read_count = load->read_count;
+    stats.plan_ns = load->plan_ns;
+    stats.allocate_ns = load->allocate_ns;
+    stats.wait_ns = load->wait_ns;
+    stats.read_ns = load->read_ns;
+    stats.place_ns = load->place_ns;
+    stats.idle_ns = load->idle_ns;
+    stats.thread_count = load->thread_count;
+    stats.route = load->route;
+    size_t last = SIZE_MAX;
+    for (size_t i = 0; i < load->plan.chunk_count; i++) {
+        stats.file_count += load->plan.chunks[i].file_index != last;
+        last = load->plan.chunks[i].file_index;
+    }
+    pthread_mutex_lock(&unlocked->lock);
+    stats.peak_window_bytes = load->window_peak_bytes;
+    stats.total_ns = (load->ready_ns ? load->ready_ns : hr_sys->clock_ns()) - load->start_ns;
+    pthread_mutex_unlock(&unlocked->lock);
+    snprintf(stats.route_reason, sizeof stats.route_reason, "%s", load->route_reason);
+    snprintf(stats.bottleneck, sizeof stats.bottleneck, "%s", bottleneck(load, &stats));
+    size_t size = ret_stats->size < sizeof stats ? ret_stats->size : sizeof stats;
+    stats.size = ret_stats->size;
+    memcpy(ret_stats, &stats, size);
+    return 0;
+}

@@ -1,0 +1,117 @@
+/*
+ * load.h: one running load, as its parts share it. load.c starts and ends it, window.c makes destinations,
+ * reader.c moves chunks, wait.c hands items out, deliver.c describes and exports them.
+ *
+ * One lock guards everything that is not marked otherwise; it is never held across a system call, a callback or
+ * another lock. Readers sleep on `work`, waiters on `done`.
+ *
+ * The life of an item:  PLANNED -> ADMITTED (its memory exists, its chunks are queued) -> READY (its last byte has
+ * landed and its file was found unchanged after that). An error ends the load: what is READY stays usable, what
+ * is not never becomes so.
+ */
+#ifndef HR_ENGINE_LOAD_H
+#define HR_ENGINE_LOAD_H
+
+#include <headrace/headrace.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "catalog/checkpoint.h"
+#include "engine/block.h"
+#include "engine/files.h"
+#include "engine/loader.h"
+#include "io/io.h"
+#include "plan/plan.h"
+
+enum item_status { ITEM_PLANNED, ITEM_ADMITTED, ITEM_READY };
+
+struct load_item {
+    _Atomic uint64_t bytes_left; /* of its stream; readers subtract, the one that reaches 0 makes it ready */
+    struct hr_block *block;      /* NULL: the caller's memory, no memory, or dropped */
+    char *data;                  /* set before ADMITTED, then constant */
+    uint8_t status;              /* enum item_status */
+    uint8_t handed_out, dropped, urgent;
+    uint8_t mapped; /* its bytes need no reading; constant once ADMITTED */
+};
+
+enum group_status {
+    GROUP_PLANNED,
+    GROUP_BEING_MADE, /* some thread is making its destinations */
+    GROUP_ADMITTED
+};
+
+struct load_group {
+    uint8_t status;
+    size_t items_left; /* not handed out */
+};
+
+/* A queue of indices that never holds more than it was made for. */
+struct index_queue {
+    size_t *indices;
+    size_t first, count, capacity;
+};
+
+struct hr_load {
+    /* constant after the start */
+    struct hr_loader *loader;
+    const struct hr_checkpoint *checkpoint;
+    struct hr_load_options options;
+    struct hr_plan plan;
+    struct hr_files *files;
+    const struct hr_io_backend *backend;
+    uint32_t route;
+    char route_reason[160];
+    uint32_t queue_depth;
+    pid_t pid;
+    uint64_t start_ns;
+    pthread_t *threads;
+    uint32_t thread_count; /* started; constant after the start */
+
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    struct load_item *items;
+    struct load_group *groups;
+    uint8_t *chunk_taken;
+    struct hr_block **file_maps;       /* by file, HR_ROUTE_MMAP */
+    struct index_queue urgent;         /* items that somebody waits for; their chunks come first */
+    struct index_queue queued;         /* groups in the order of admission */
+    size_t urgent_chunk, queued_chunk; /* how far the first entry of each queue was given out */
+    struct index_queue ready;          /* items, in the order of readiness */
+    size_t group_next;                 /* the first group that may still be PLANNED */
+    size_t items_ready, items_handed_out;
+    uint64_t window_bytes, window_peak_bytes;
+    uint64_t ready_ns;              /* when the last item became ready */
+    struct hr_reader *spare_reader; /* sequential loads: kept for the next waiting thread */
+    atomic_int stopping;            /* set under the lock; readers begin nothing more */
+    struct hr_error error;          /* the first one; code 0 while there is none */
+
+    /* counters: readers and waiters add, anybody reads */
+    _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
+    _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns;
+};
+
+/*
+ * window.c. The lock is not held; a failure is recorded as the load's and returned.
+ * Makes the destinations of a group on this thread and queues its chunks, unless that was done before.
+ */
+int hr_load_admit_group(struct hr_load *load, size_t group_index);
+/* Admits groups in plan order as far as the window allows. */
+int hr_load_admit_window(struct hr_load *load);
+
+/* load.c */
+/* Records the first error and wakes everybody; the lock is not held. */
+void hr_load_fail(struct hr_load *load, const struct hr_error *err);
+/* The load's error, copied to `err`; the lock is held. */
+int hr_load_error(const struct hr_load *load, struct hr_error *err);
+/* Marks an item ready; the lock is held. The caller broadcasts `done`. */
+void hr_load_item_ready(struct hr_load *load, size_t item_index);
+/* Fails unless the load is of this process and the item exists. */
+int hr_load_check(const struct hr_load *load, size_t item_index, struct hr_error *err);
+
+void hr_queue_push(struct index_queue *queue, size_t index);
+size_t hr_queue_pop(struct index_queue *queue);
+
+#endif

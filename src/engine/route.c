@@ -1,0 +1,85 @@
+/*
+ * route.c: bytes in the page cache are copied fastest by as many threads as there are cores; bytes that storage
+ * must deliver want many reads in flight, which io_uring keeps without a thread for each.
+ */
+#include "engine/route.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "engine/files.h"
+
+/* Files whose residency is asked for: enough to tell a cold checkpoint from a hot one. */
+#define SAMPLE_FILES 8
+/* Bounce buffers of all readers together. */
+#define BOUNCE_BYTES_MAX (256u << 20)
+
+/* Asks for one file: adds its size and its resident bytes. 0 or -errno. */
+static int sample_file(struct hr_load *load, size_t file_index, uint64_t *size, uint64_t *resident)
+{
+    int fd;
+    if (hr_files_acquire(load->files, file_index, &fd, NULL) != 0)
+        return 0; /* the load itself will meet and name the error */
+    int64_t found = hr_residency(fd, 0, load->checkpoint->files[file_index].size);
+    hr_files_release(load->files, file_index);
+    if (found < 0)
+        return (int)found;
+    *size += load->checkpoint->files[file_index].size;
+    *resident += (uint64_t)found;
+    return 0;
+}
+
+/* Percent of the sampled files that the page cache holds, or -errno. */
+static int sample_residency(struct hr_load *load)
+{
+    uint64_t size = 0, resident = 0;
+    size_t step = load->plan.chunk_count / SAMPLE_FILES + 1;
+    size_t last = SIZE_MAX;
+    for (size_t i = 0; i < load->plan.chunk_count; i += step) {
+        size_t file_index = load->plan.chunks[i].file_index;
+        if (file_index == last)
+            continue;
+        last = file_index;
+        int code = sample_file(load, file_index, &size, &resident);
+        if (code < 0)
+            return code;
+    }
+    return size ? (int)((double)resident / (double)size * 100) : 100;
+}
+
+static void choose_auto(struct hr_load *load)
+{
+    size_t capacity = sizeof load->route_reason;
+    load->route = HR_ROUTE_PREAD;
+    if (!load->loader->uring_usable) {
+        snprintf(load->route_reason, capacity, "io_uring is not usable: %s", load->loader->uring_detail);
+        return;
+    }
+    int percent = sample_residency(load);
+    if (percent < 0)
+        snprintf(load->route_reason, capacity, "cannot tell what the page cache holds: %s", strerror(-percent));
+    else
+        snprintf(load->route_reason, capacity, "the page cache holds %d %% of the files", percent);
+    if (percent >= 0 && percent < 50)
+        load->route = HR_ROUTE_URING;
+}
+
+void hr_route_choose(struct hr_load *load)
+{
+    load->route = load->loader->route;
+    if (load->options.sequential) {
+        load->route = load->route == HR_ROUTE_MMAP ? HR_ROUTE_MMAP : HR_ROUTE_PREAD;
+        snprintf(load->route_reason, sizeof load->route_reason, "sequential: the waiting thread reads");
+    } else if (load->route == HR_ROUTE_AUTO) {
+        choose_auto(load);
+    } else {
+        snprintf(load->route_reason, sizeof load->route_reason, "asked for");
+    }
+    load->backend = load->route == HR_ROUTE_URING ? &hr_io_uring : &hr_io_pread;
+    load->queue_depth = load->route == HR_ROUTE_URING ? load->loader->queue_depth : 1;
+    uint64_t bounces = load->plan.staged_bytes_max * load->loader->thread_count;
+    if (bounces && load->queue_depth > BOUNCE_BYTES_MAX / bounces)
+        load->queue_depth = bounces < BOUNCE_BYTES_MAX ? (uint32_t)(BOUNCE_BYTES_MAX / bounces) : 1;
+}

@@ -1,0 +1,264 @@
+/*
+ * wait.c: the calls that block. Every waiting thread sleeps on `done` until something changed, calls the progress
+ * callback in between, and minds the deadline; with a sequential load it reads the next chunk itself instead.
+ */
+#include "engine/load.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/sys.h"
+#include "engine/reader.h"
+
+/* What one waiting call keeps over its sleeps. */
+struct waiter {
+    struct hr_load *load;
+    uint64_t from_ns, progress_next_ns;
+    struct hr_reader *reader; /* sequential loads */
+};
+
+static int waiter_begin(struct waiter *waiter, struct hr_load *load, struct hr_error *err)
+{
+    *waiter = (struct waiter){.load = load, .from_ns = hr_sys->clock_ns()};
+    waiter->progress_next_ns = waiter->from_ns + load->options.progress_ns;
+    if (!load->options.sequential)
+        return 0;
+    pthread_mutex_lock(&load->lock);
+    waiter->reader = load->spare_reader;
+    load->spare_reader = NULL;
+    pthread_mutex_unlock(&load->lock);
+    return waiter->reader ? 0 : hr_reader_new(load, 1, &waiter->reader, err);
+}
+
+static void waiter_end(struct waiter *waiter)
+{
+    struct hr_load *load = waiter->load;
+    load->wait_ns += hr_sys->clock_ns() - waiter->from_ns;
+    if (!waiter->reader)
+        return;
+    pthread_mutex_lock(&load->lock);
+    struct hr_reader *surplus = load->spare_reader;
+    load->spare_reader = waiter->reader;
+    pthread_mutex_unlock(&load->lock);
+    hr_reader_free(surplus);
+}
+
+/* Calls the caller's progress function; the lock is not held. */
+static void report_progress(struct hr_load *load)
+{
+    struct hr_progress progress = {.bytes_done = load->bytes_landed,
+                                   .bytes_total = load->plan.bytes,
+                                   .item_count = load->plan.item_count,
+                                   .elapsed_ns = hr_sys->clock_ns() - load->start_ns};
+    pthread_mutex_lock(&load->lock);
+    progress.item_done = load->items_ready;
+    pthread_mutex_unlock(&load->lock);
+    if (load->options.progress(load->options.progress_context, &progress))
+        hr_load_cancel(load);
+}
+
+static void fail_deadline(struct hr_load *load)
+{
+    struct hr_error error;
+    hr_fail(&error, HR_EDEADLINE_EXCEEDED, "the load did not finish within %.3f s: %llu of %llu bytes have arrived",
+            (double)load->options.deadline_ns / 1e9, (unsigned long long)load->bytes_landed,
+            (unsigned long long)load->plan.bytes);
+    hr_load_fail(load, &error);
+}
+
+/* Does what is due now, deadline and progress: 1 when the lock, held before and after, was given up for it. */
+static int do_due(struct waiter *waiter)
+{
+    struct hr_load *load = waiter->load;
+    uint64_t now = hr_sys->clock_ns();
+    int late = load->options.deadline_ns && now - load->start_ns >= load->options.deadline_ns;
+    int report = load->options.progress && now >= waiter->progress_next_ns;
+    if (!late && !report)
+        return 0;
+    pthread_mutex_unlock(&load->lock);
+    if (report) {
+        report_progress(load);
+        waiter->progress_next_ns = now + load->options.progress_ns;
+    }
+    if (late)
+        fail_deadline(load);
+    pthread_mutex_lock(&load->lock);
+    return 1;
+}
+
+/* Sleeps until something changed or is due. The lock is held. */
+static void sleep_some(struct waiter *waiter)
+{
+    struct hr_load *load = waiter->load;
+    uint64_t until = UINT64_MAX;
+    if (load->options.deadline_ns)
+        until = load->start_ns + load->options.deadline_ns;
+    if (load->options.progress && waiter->progress_next_ns < until)
+        until = waiter->progress_next_ns;
+    if (until == UINT64_MAX) {
+        pthread_cond_wait(&load->done, &load->lock);
+        return;
+    }
+    struct timespec time = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    pthread_cond_timedwait(&load->done, &load->lock, &time);
+}
+
+/* One step towards what is waited for; may return early. The lock is held before and after. */
+static void wait_some(struct waiter *waiter)
+{
+    struct hr_load *load = waiter->load;
+    if (do_due(waiter))
+        return;
+    if (waiter->reader) {
+        size_t ready_before = load->items_ready;
+        pthread_mutex_unlock(&load->lock);
+        int moved = hr_reader_step(waiter->reader);
+        pthread_mutex_lock(&load->lock);
+        if (moved || load->items_ready != ready_before || load->error.code)
+            return;
+    }
+    sleep_some(waiter);
+}
+
+/* The item leaves the window. The lock is held. */
+static void hand_out(struct hr_load *load, size_t item_index)
+{
+    size_t group_index = load->plan.items[item_index].group_index;
+    struct load_item *item = &load->items[item_index];
+    if (item->handed_out)
+        return;
+    item->handed_out = 1;
+    load->items_handed_out++;
+    if (--load->groups[group_index].items_left == 0)
+        load->window_bytes -= load->plan.groups[group_index].window_bytes;
+    if (load->items_handed_out == load->plan.item_count)
+        pthread_cond_broadcast(&load->done); /* others in hr_load_next() are at the end */
+}
+
+/* After something was handed out: what the window has room for now is made while the consumer works. */
+static void open_window(struct hr_load *load)
+{
+    if (!load->options.sequential)
+        hr_load_admit_window(load); /* a failure is the load's and comes out of the next call */
+}
+
+/* Makes sure that the item's chunks are among the next ones. The lock is held before and after. */
+static void promote(struct hr_load *load, size_t item_index)
+{
+    struct load_item *item = &load->items[item_index];
+    if (item->status == ITEM_PLANNED) {
+        pthread_mutex_unlock(&load->lock);
+        hr_load_admit_group(load, load->plan.items[item_index].group_index);
+        pthread_mutex_lock(&load->lock);
+    }
+    if (item->status == ITEM_ADMITTED && !item->urgent) {
+        item->urgent = 1;
+        hr_queue_push(&load->urgent, item_index);
+        pthread_cond_broadcast(&load->work);
+    }
+}
+
+int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
+{
+    struct waiter waiter;
+    int code = hr_load_check(load, item_index, err);
+    if (code == 0)
+        code = waiter_begin(&waiter, load, err);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&load->lock);
+    while (load->items[item_index].status != ITEM_READY && !load->error.code) {
+        promote(load, item_index);
+        if (load->items[item_index].status != ITEM_READY && !load->error.code)
+            wait_some(&waiter);
+    }
+    if (load->items[item_index].status == ITEM_READY)
+        hand_out(load, item_index);
+    else
+        code = hr_load_error(load, err);
+    pthread_mutex_unlock(&load->lock);
+    waiter_end(&waiter);
+    if (code == 0)
+        open_window(load);
+    return code;
+}
+
+/* The next ready item that was not handed out, or SIZE_MAX. The lock is held. */
+static size_t pop_ready(struct hr_load *load)
+{
+    while (load->ready.count) {
+        size_t item_index = hr_queue_pop(&load->ready);
+        if (!load->items[item_index].handed_out)
+            return item_index;
+    }
+    return SIZE_MAX;
+}
+
+/* Waits until an item is ready to be returned. 0, HR_EEND, or the load's error. The lock is held. */
+static int next_ready(struct waiter *waiter, size_t *ret_item_index, struct hr_error *err)
+{
+    struct hr_load *load = waiter->load;
+    for (;;) {
+        *ret_item_index = pop_ready(load);
+        if (*ret_item_index != SIZE_MAX)
+            return 0;
+        if (load->items_handed_out == load->plan.item_count)
+            return HR_EEND;
+        if (load->error.code)
+            return hr_load_error(load, err);
+        if (load->options.sequential) {
+            pthread_mutex_unlock(&load->lock);
+            hr_load_admit_window(load);
+            pthread_mutex_lock(&load->lock);
+            if (load->ready.count || load->error.code)
+                continue;
+        }
+        wait_some(waiter);
+    }
+}
+
+int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *err)
+{
+    struct waiter waiter;
+    size_t item_index;
+    int code = hr_load_check(load, SIZE_MAX, err);
+    if (code == 0)
+        code = waiter_begin(&waiter, load, err);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&load->lock);
+    code = next_ready(&waiter, &item_index, err);
+    if (code == 0) {
+        hand_out(load, item_index);
+        *ret_item_index = item_index;
+    }
+    pthread_mutex_unlock(&load->lock);
+    waiter_end(&waiter);
+    if (code == 0)
+        open_window(load);
+    else if (code == HR_EEND)
+        hr_fail(err, HR_EEND, "all %zu items were handed out", load->plan.item_count);
+    return code;
+}
+
+int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
+{
+    struct waiter waiter;
+    int code = hr_load_check(load, SIZE_MAX, err);
+    if (code == 0)
+        code = waiter_begin(&waiter, load, err);
+    if (code < 0)
+        return code;
+    for (size_t i = 0; i < load->plan.group_count; i++)
+        if (hr_load_admit_group(load, i) < 0)
+            break;
+    pthread_mutex_lock(&load->lock);
+    while (load->items_ready < load->plan.item_count && !load->error.code)
+        wait_some(&waiter);
+    if (load->items_ready < load->plan.item_count)
+        code = hr_load_error(load, err);
+    pthread_mutex_unlock(&load->lock);
+    waiter_end(&waiter);
+    return code;
+}

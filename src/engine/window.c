@@ -1,0 +1,221 @@
+/*
+ * window.c: destinations come into being here, on the thread of the consumer, group by group. The window counts
+ * the bytes of groups that exist and have items which were not handed out yet; it is opened in plan order, and a
+ * group that somebody waits for is admitted at once, so no order of waiting can deadlock.
+ */
+#include "engine/load.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/sys.h"
+
+static size_t group_item(const struct hr_load *load, const struct hr_plan_group *group, size_t i)
+{
+    return load->plan.order[group->order_first + i];
+}
+
+/* One block for an arena, for a tensor of its own, or none. */
+static int make_block(struct hr_load *load, size_t item_index, uint32_t device_index, uint64_t bytes,
+                      struct hr_block **ret_block, struct hr_error *err)
+{
+    struct hr_allocation allocation = {.size = sizeof allocation,
+                                       .item_index = item_index,
+                                       .bytes = bytes,
+                                       .alignment = HR_TENSOR_ALIGNMENT,
+                                       .device_index = device_index};
+    int code = hr_block_alloc(&load->loader->allocator, &allocation, ret_block, err);
+    if (code == 0)
+        load->bytes_allocated += bytes;
+    return code;
+}
+
+/* Whether the item can be a view of its mapped file: contiguous, and aligned to its elements. */
+static int can_map(const struct hr_load *load, const struct hr_plan_item *item)
+{
+    uint64_t element_bytes = hr_dtype_bits(item->dtype) / 8;
+    return load->route == HR_ROUTE_MMAP && item->bytes && !item->into && item->dim_count == 0 &&
+           (element_bytes <= 1 || item->source_offset % element_bytes == 0);
+}
+
+/* The mapping of a file, made on first use; the load keeps one reference. Mappings are made by one thread at a time. */
+static int map_file(struct hr_load *load, size_t file_index, struct hr_block **ret_block, struct hr_error *err)
+{
+    struct hr_block *block = NULL;
+    int fd, code;
+    pthread_mutex_lock(&load->lock);
+    block = load->file_maps[file_index];
+    pthread_mutex_unlock(&load->lock);
+    if (!block) {
+        while ((code = hr_files_acquire(load->files, file_index, &fd, err)) > 0)
+            hr_files_wait(load->files);
+        if (code < 0)
+            return code;
+        const struct hr_file *file = &load->checkpoint->files[file_index];
+        code = hr_block_map(fd, file->size, file->path, &block, err);
+        hr_files_release(load->files, file_index);
+        if (code < 0)
+            return code;
+        pthread_mutex_lock(&load->lock);
+        struct hr_block *other = load->file_maps[file_index];
+        if (!other)
+            load->file_maps[file_index] = block;
+        pthread_mutex_unlock(&load->lock);
+        if (other) {
+            hr_block_unref(block);
+            block = other;
+        }
+    }
+    hr_block_ref(block);
+    *ret_block = block;
+    return 0;
+}
+
+/* Gives one item its memory; `arena` is its group's or NULL. */
+static int make_item(struct hr_load *load, size_t item_index, struct hr_block *arena, struct hr_error *err)
+{
+    const struct hr_plan_item *planned = &load->plan.items[item_index];
+    struct load_item *item = &load->items[item_index];
+    int code = 0;
+    if (planned->into || planned->bytes == 0) {
+        item->data = planned->into;
+    } else if (can_map(load, planned)) {
+        code = map_file(load, planned->file_index, &item->block, err);
+        item->mapped = code == 0;
+        if (code == 0)
+            item->data = (char *)hr_block_memory(item->block) + planned->source_offset;
+    } else if (arena) {
+        hr_block_ref(arena);
+        item->block = arena;
+        item->data = (char *)hr_block_memory(arena) + planned->target_offset;
+    } else {
+        code = make_block(load, item_index, planned->device_index, planned->bytes, &item->block, err);
+        if (code == 0)
+            item->data = hr_block_memory(item->block);
+    }
+    if (code < 0) {
+        const struct hr_tensor *tensor = &load->checkpoint->tensors[planned->tensor_index];
+        hr_error_in_tensor(err, tensor->name, tensor->name_size);
+    }
+    return code;
+}
+
+/* With HR_ROUTE_MMAP an arena is needed only when some item cannot be mapped. */
+static int needs_arena(const struct hr_load *load, const struct hr_plan_group *group)
+{
+    if (group->arena_bytes == 0 || load->route != HR_ROUTE_MMAP)
+        return group->arena_bytes != 0;
+    for (size_t i = 0; i < group->item_count; i++) {
+        const struct hr_plan_item *item = &load->plan.items[group_item(load, group, i)];
+        if (item->bytes && !item->into && !can_map(load, item))
+            return 1;
+    }
+    return 0;
+}
+
+static void unmake_items(struct hr_load *load, const struct hr_plan_group *group)
+{
+    for (size_t i = 0; i < group->item_count; i++) {
+        struct load_item *item = &load->items[group_item(load, group, i)];
+        hr_block_unref(item->block);
+        item->block = NULL;
+        item->mapped = 0;
+    }
+}
+
+static int make_group(struct hr_load *load, const struct hr_plan_group *group, struct hr_error *err)
+{
+    struct hr_block *arena = NULL;
+    size_t only = group->item_count == 1 ? group_item(load, group, 0) : SIZE_MAX;
+    uint64_t from = hr_sys->clock_ns();
+    int code = 0;
+    if (needs_arena(load, group))
+        code = make_block(load, only, group->device_index, group->arena_bytes, &arena, err);
+    for (size_t i = 0; code == 0 && i < group->item_count; i++)
+        code = make_item(load, group_item(load, group, i), arena, err);
+    if (code < 0)
+        unmake_items(load, group);
+    hr_block_unref(arena);
+    load->allocate_ns += hr_sys->clock_ns() - from;
+    return code;
+}
+
+/* The group's memory exists: its chunks may be read. The lock is held. */
+static void publish_group(struct hr_load *load, size_t group_index)
+{
+    const struct hr_plan_group *group = &load->plan.groups[group_index];
+    int to_read = 0;
+    for (size_t i = 0; i < group->item_count; i++) {
+        size_t item_index = group_item(load, group, i);
+        struct load_item *item = &load->items[item_index];
+        item->status = ITEM_ADMITTED;
+        if (load->plan.items[item_index].bytes == 0 || item->mapped)
+            hr_load_item_ready(load, item_index);
+        else
+            to_read = 1;
+    }
+    if (to_read)
+        hr_queue_push(&load->queued, group_index);
+    load->groups[group_index].status = GROUP_ADMITTED;
+    pthread_cond_broadcast(&load->work);
+    pthread_cond_broadcast(&load->done);
+}
+
+int hr_load_admit_group(struct hr_load *load, size_t group_index)
+{
+    const struct hr_plan_group *planned = &load->plan.groups[group_index];
+    struct load_group *group = &load->groups[group_index];
+    struct hr_error error;
+    pthread_mutex_lock(&load->lock);
+    int ours = group->status == GROUP_PLANNED && !load->stopping;
+    if (ours) {
+        group->status = GROUP_BEING_MADE;
+        load->window_bytes += planned->window_bytes;
+        if (load->window_bytes > load->window_peak_bytes)
+            load->window_peak_bytes = load->window_bytes;
+    }
+    pthread_mutex_unlock(&load->lock);
+    if (!ours)
+        return 0;
+    int code = make_group(load, planned, &error);
+    if (code < 0) {
+        hr_load_fail(load, &error);
+        return code;
+    }
+    pthread_mutex_lock(&load->lock);
+    publish_group(load, group_index);
+    pthread_mutex_unlock(&load->lock);
+    return 0;
+}
+
+/* The next group that the window has room for, or SIZE_MAX. */
+static size_t next_group(struct hr_load *load)
+{
+    size_t found = SIZE_MAX;
+    uint64_t window = load->options.window_bytes;
+    pthread_mutex_lock(&load->lock);
+    while (load->group_next < load->plan.group_count && load->groups[load->group_next].status != GROUP_PLANNED)
+        load->group_next++;
+    if (load->group_next < load->plan.group_count && !load->stopping) {
+        uint64_t bytes = load->plan.groups[load->group_next].window_bytes;
+        if (window == 0 || load->window_bytes == 0 ||
+            (load->window_bytes <= window && bytes <= window - load->window_bytes))
+            found = load->group_next;
+    }
+    pthread_mutex_unlock(&load->lock);
+    return found;
+}
+
+int hr_load_admit_window(struct hr_load *load)
+{
+    size_t group_index;
+    while ((group_index = next_group(load)) != SIZE_MAX) {
+        int code = hr_load_admit_group(load, group_index);
+        if (code < 0)
+            return code;
+        if (load->options.sequential)
+            break;
+    }
+    return 0;
+}

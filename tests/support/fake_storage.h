@@ -1,0 +1,51 @@
+/*
+ * fake_storage.h: a disk that misbehaves, under preadv and under io_uring alike. It wraps the table in force when it
+ * is installed. What is random follows from the seed and the order of reads. Thread-safe; install and remove belong
+ * to one thread, while no load runs.
+ *
+ * With io_uring the data goes past us: results are rewritten when they are fetched, which shows a short read or an
+ * error for bytes that did arrive.
+ */
+#ifndef TESTS_SUPPORT_FAKE_STORAGE_H
+#define TESTS_SUPPORT_FAKE_STORAGE_H
+
+#include <stdint.h>
+
+/* Zero: everything works. */
+struct fake_storage {
+    uint64_t seed;
+    unsigned short_percent;   /* of reads return fewer bytes than there are, at least one */
+    unsigned eintr_percent;   /* of reads return -EINTR */
+    unsigned eagain_percent;  /* of reads return -EAGAIN */
+    uint64_t delay_ns;        /* each read takes that much longer */
+    uint64_t delay_random_ns; /* and up to that much more */
+
+    uint64_t fail_begin, fail_end; /* a read that touches these bytes of the file fails; empty range: none */
+    const char *fail_path;         /* of this file only; NULL: of any file */
+    int fail_error;                /* 0: EIO */
+
+    unsigned long event_at; /* before the n-th read (from 1) `event` is called, once; 0: never */
+    void (*event)(void *context);
+    void *event_context;
+};
+
+/* `options` is copied; its pointers are borrowed until the removal. */
+void fake_storage_install(const struct fake_storage *options);
+void fake_storage_remove(void);
+
+/* Reads that were started since the installation. */
+unsigned long fake_storage_read_count(void);
+
+/* Ready-made events. */
+struct fake_truncation {
+    const char *path;
+    uint64_t size;
+};
+void fake_event_truncate(void *truncation); /* struct fake_truncation */
+
+struct fake_replacement {
+    const char *from, *to; /* rename(from, to) */
+};
+void fake_event_replace(void *replacement); /* struct fake_replacement */
+
+#endif

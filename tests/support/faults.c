@@ -1,0 +1,357 @@
+/*
+ * faults.c: the table of faults.h. Every wrapper asks `must_fail` first, so that a failed call had no effect (but
+ * for close, which must not be repeated).
+ */
+#include "support/faults.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sys.h"
+
+#define PAGE_BYTES 4096
+
+static const struct hr_sys *below;
+static struct hr_sys table;
+
+static atomic_ulong counts[FAULT_CLASS_COUNT];
+static atomic_ulong fail_classes, fail_first, fail_last, fail_seen, fail_fired;
+static atomic_int fail_error;
+static atomic_long live_allocations, live_mapping_bytes, live_descriptors, live_dirs, live_rings, live_threads;
+
+static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO, EIO, EIO, EAGAIN, ENOMEM};
+
+/* 0, or the errno that this call has to fail with. */
+static int must_fail(enum fault_class class)
+{
+    int index = __builtin_ctz(class);
+    atomic_fetch_add(&counts[index], 1);
+    if (!(atomic_load(&fail_classes) & class))
+        return 0;
+    unsigned long number = atomic_fetch_add(&fail_seen, 1) + 1;
+    if (number < atomic_load(&fail_first) || number > atomic_load(&fail_last))
+        return 0;
+    atomic_fetch_add(&fail_fired, 1);
+    int error = atomic_load(&fail_error);
+    return error ? error : default_errors[index];
+}
+
+static void *faulty_alloc(size_t bytes)
+{
+    void *memory = must_fail(FAULT_MEMORY) ? NULL : below->alloc(bytes);
+    atomic_fetch_add(&live_allocations, memory != NULL);
+    return memory;
+}
+
+static void *faulty_resize(void *memory, size_t bytes)
+{
+    void *resized = must_fail(FAULT_MEMORY) ? NULL : below->resize(memory, bytes);
+    atomic_fetch_add(&live_allocations, resized && !memory);
+    return resized;
+}
+
+static void faulty_free(void *memory)
+{
+    atomic_fetch_sub(&live_allocations, memory != NULL);
+    below->free(memory);
+}
+
+static long page_bytes(size_t bytes)
+{
+    return (long)((bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
+}
+
+static void *faulty_map(void *hint, size_t bytes, int protection, int flags, int fd, uint64_t offset)
+{
+    void *memory = must_fail(FAULT_MAP) ? NULL : below->map(hint, bytes, protection, flags, fd, offset);
+    if (memory)
+        atomic_fetch_add(&live_mapping_bytes, page_bytes(bytes));
+    return memory;
+}
+
+static int faulty_unmap(void *memory, size_t bytes)
+{
+    int error = below->unmap(memory, bytes);
+    if (!error)
+        atomic_fetch_sub(&live_mapping_bytes, page_bytes(bytes));
+    return error;
+}
+
+static int faulty_advise(void *memory, size_t bytes, int advice)
+{
+    int error = must_fail(FAULT_MAP);
+    return error ? -error : below->advise(memory, bytes, advice);
+}
+
+static int faulty_open(const char *path, int flags)
+{
+    int error = must_fail(FAULT_OPEN);
+    int fd = error ? -error : below->open(path, flags);
+    atomic_fetch_add(&live_descriptors, fd >= 0);
+    return fd;
+}
+
+static int faulty_close(int fd)
+{
+    int injected = must_fail(FAULT_CLOSE);
+    int error = below->close(fd);
+    atomic_fetch_sub(&live_descriptors, error == 0);
+    return injected ? -injected : error;
+}
+
+static int faulty_fstat(int fd, struct stat *ret_stat)
+{
+    int error = must_fail(FAULT_STAT);
+    return error ? -error : below->fstat(fd, ret_stat);
+}
+
+static int faulty_stat(const char *path, struct stat *ret_stat)
+{
+    int error = must_fail(FAULT_STAT);
+    return error ? -error : below->stat(path, ret_stat);
+}
+
+static int faulty_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
+{
+    int error = must_fail(FAULT_STAT);
+    return error ? -error : below->cachestat(fd, offset, size, ret_page_count);
+}
+
+static ssize_t faulty_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+{
+    int error = must_fail(FAULT_READ);
+    return error ? -error : below->preadv(fd, vectors, vector_count, offset);
+}
+
+static int faulty_dir_open(const char *path, struct hr_dir **ret_dir)
+{
+    int error = must_fail(FAULT_DIR);
+    error = error ? -error : below->dir_open(path, ret_dir);
+    atomic_fetch_add(&live_dirs, error == 0);
+    return error;
+}
+
+static const char *faulty_dir_next(struct hr_dir *dir, int *ret_error)
+{
+    int error = must_fail(FAULT_DIR);
+    if (!error)
+        return below->dir_next(dir, ret_error);
+    *ret_error = -error;
+    return NULL;
+}
+
+static void faulty_dir_close(struct hr_dir *dir)
+{
+    atomic_fetch_sub(&live_dirs, 1);
+    below->dir_close(dir);
+}
+
+struct thread_call {
+    void *(*main)(void *);
+    void *argument;
+};
+
+static void *thread_main(void *argument)
+{
+    struct thread_call call = *(struct thread_call *)argument;
+    free(argument);
+    void *result = call.main(call.argument);
+    atomic_fetch_sub(&live_threads, 1);
+    return result;
+}
+
+static int faulty_thread_start(pthread_t *ret_thread, void *(*main)(void *), void *argument)
+{
+    int error = must_fail(FAULT_THREAD);
+    if (error)
+        return -error;
+    struct thread_call *call = malloc(sizeof *call);
+    *call = (struct thread_call){main, argument};
+    atomic_fetch_add(&live_threads, 1);
+    error = below->thread_start(ret_thread, thread_main, call);
+    if (error) {
+        atomic_fetch_sub(&live_threads, 1);
+        free(call);
+    }
+    return error;
+}
+
+static int faulty_ring_init(unsigned entries, struct io_uring *ring, unsigned flags)
+{
+    int error = must_fail(FAULT_RING);
+    error = error ? -error : below->ring_init(entries, ring, flags);
+    atomic_fetch_add(&live_rings, error == 0);
+    return error;
+}
+
+static void faulty_ring_exit(struct io_uring *ring)
+{
+    atomic_fetch_sub(&live_rings, 1);
+    below->ring_exit(ring);
+}
+
+static int faulty_ring_submit(struct io_uring *ring)
+{
+    int error = must_fail(FAULT_RING);
+    return error ? -error : below->ring_submit(ring);
+}
+
+static int faulty_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
+{
+    int error = must_fail(FAULT_RING);
+    return error ? -error : below->ring_wait(ring, ret_cqe);
+}
+
+static void live_reset(void)
+{
+    atomic_long *all[] = {&live_allocations, &live_mapping_bytes, &live_descriptors,
+                          &live_dirs,        &live_rings,         &live_threads};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        atomic_store(all[i], 0);
+    for (size_t i = 0; i < FAULT_CLASS_COUNT; i++)
+        atomic_store(&counts[i], 0);
+}
+
+void faults_install(void)
+{
+    if (hr_sys == &table) /* a test that failed did not come to removing it */
+        hr_sys = below;
+    below = hr_sys;
+    live_reset();
+    faults_fail(0, 0, 0);
+    table = (struct hr_sys){
+        .alloc = faulty_alloc,
+        .resize = faulty_resize,
+        .free = faulty_free,
+        .map = faulty_map,
+        .unmap = faulty_unmap,
+        .advise = faulty_advise,
+        .open = faulty_open,
+        .close = faulty_close,
+        .fstat = faulty_fstat,
+        .stat = faulty_stat,
+        .preadv = faulty_preadv,
+        .cachestat = faulty_cachestat,
+        .dir_open = faulty_dir_open,
+        .dir_next = faulty_dir_next,
+        .dir_close = faulty_dir_close,
+        .thread_start = faulty_thread_start,
+        .clock_ns = below->clock_ns,
+        .ring_init = faulty_ring_init,
+        .ring_exit = faulty_ring_exit,
+        .ring_submit = faulty_ring_submit,
+        .ring_wait = faulty_ring_wait,
+    };
+    hr_sys = &table;
+}
+
+void faults_remove(void)
+{
+    assert_ptr_equal(hr_sys, &table);
+    hr_sys = below;
+}
+
+static void fail_between(unsigned classes, unsigned long first, unsigned long last, int error)
+{
+    atomic_store(&fail_classes, 0);
+    atomic_store(&fail_seen, 0);
+    atomic_store(&fail_fired, 0);
+    atomic_store(&fail_first, first);
+    atomic_store(&fail_last, last);
+    atomic_store(&fail_error, error);
+    atomic_store(&fail_classes, first ? classes : 0);
+}
+
+void faults_fail(unsigned classes, unsigned long n, int error)
+{
+    fail_between(classes, n, n, error);
+}
+
+void faults_fail_from(unsigned classes, unsigned long n, int error)
+{
+    fail_between(classes, n, ULONG_MAX, error);
+}
+
+unsigned long faults_fired(void)
+{
+    return atomic_load(&fail_fired);
+}
+
+unsigned long faults_count(unsigned classes)
+{
+    unsigned long sum = 0;
+    for (unsigned i = 0; i < FAULT_CLASS_COUNT; i++)
+        if (classes & (1u << i))
+            sum += atomic_load(&counts[i]);
+    return sum;
+}
+
+struct faults_live faults_live(void)
+{
+    return (struct faults_live){
+        .allocation_count = atomic_load(&live_allocations),
+        .mapping_bytes = atomic_load(&live_mapping_bytes),
+        .descriptor_count = atomic_load(&live_descriptors),
+        .dir_count = atomic_load(&live_dirs),
+        .ring_count = atomic_load(&live_rings),
+        .thread_count = atomic_load(&live_threads),
+    };
+}
+
+void faults_assert_nothing_live(void)
+{
+    struct faults_live live = faults_live();
+    if (live.allocation_count || live.mapping_bytes || live.descriptor_count || live.dir_count || live.ring_count ||
+        live.thread_count)
+        fail_msg("left alive: %ld allocations, %ld mapped bytes, %ld descriptors, %ld folders, %ld rings, %ld threads",
+                 live.allocation_count, live.mapping_bytes, live.descriptor_count, live.dir_count, live.ring_count,
+                 live.thread_count);
+}
+
+static void check_error(int code, const struct hr_error *err)
+{
+    if (code > 0 || strcmp(hr_error_kind(code), "Unknown") == 0)
+        fail_msg("%d is not in the list of codes", code);
+    if (err->code != code)
+        fail_msg("the code is %d, err->code is %d", code, err->code);
+    if (err->message[0] == '\0')
+        fail_msg("%s comes without a message", hr_error_kind(code));
+}
+
+/* One run with or without a failure; returns how many calls were failed. */
+static unsigned long sweep_run(unsigned classes, unsigned long n, int error, fault_scenario scenario, void *context)
+{
+    struct hr_error err = {0};
+    faults_install();
+    faults_fail(classes, n, error);
+    int code = scenario(context, &err);
+    unsigned long fired = faults_fired();
+    faults_assert_nothing_live();
+    faults_remove();
+    if (code)
+        check_error(code, &err);
+    if (code && !fired)
+        fail_msg("a run without failures gave %s: %s", hr_error_kind(code), err.message);
+    return fired;
+}
+
+unsigned long faults_sweep(unsigned classes, int error, fault_scenario scenario, void *context)
+{
+    for (unsigned long n = 1;; n++) {
+        print_message("\rcall %lu failing", n); /* so that a crash or a failed check tells which */
+        if (sweep_run(classes, n, error, scenario, context) == 0) {
+            print_message("\r%lu calls failed in turn\n", n - 1);
+            return n - 1;
+        }
+        sweep_run(0, 0, 0, scenario, context);
+    }
+}
