@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Union
 
-from . import _api, _core, errors
+from . import _core, errors
 from ._safe_open import safe_open
 
 Filename = Union[str, "os.PathLike[str]"]
@@ -34,6 +34,3 @@ def open_bytes(data: bytes) -> _core.Checkpoint:
         raise
     finally:
         os.close(fd)
-
-
-__all__ = ["_api", "load_file", "open_bytes"]
