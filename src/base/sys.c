@@ -66,6 +66,12 @@ static int real_stat(const char *path, struct stat *ret_stat)
     return stat(path, ret_stat) ? -errno : 0;
 }
 
+static ssize_t real_link_read(const char *path, char *ret_target, size_t capacity)
+{
+    ssize_t size = readlink(path, ret_target, capacity);
+    return size < 0 ? -errno : size;
+}
+
 static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
 {
     ssize_t size = preadv(fd, vectors, vector_count, (off_t)offset);
@@ -148,6 +154,7 @@ const struct hr_sys hr_sys_real = {
     .close = real_close,
     .fstat = real_fstat,
     .stat = real_stat,
+    .link_read = real_link_read,
     .preadv = real_preadv,
     .cachestat = real_cachestat,
     .dir_open = real_dir_open,

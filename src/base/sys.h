@@ -32,6 +32,7 @@ struct hr_sys {
     int (*close)(int fd);
     int (*fstat)(int fd, struct stat *ret_stat);
     int (*stat)(const char *path, struct stat *ret_stat);
+    ssize_t (*link_read)(const char *path, char *ret_target, size_t capacity); /* bytes; not NUL-terminated */
     ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset);
     /* pages of [offset, offset + size) that the page cache holds; size > 0 */
     int (*cachestat)(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count);

@@ -1,0 +1,25 @@
+/*
+ * catalog.h: what stands behind a checkpoint's tables. Only the catalog's own files include it.
+ */
+#ifndef HR_CATALOG_CATALOG_H
+#define HR_CATALOG_CATALOG_H
+
+#include "catalog/checkpoint.h"
+#include "catalog/paths.h"
+#include "catalog/shards.h"
+
+struct hr_catalog {
+    struct hr_paths paths;     /* the files' names, and the index if there is one */
+    struct hr_header *headers; /* one per file; their tensors and hashes have moved into the checkpoint */
+    size_t header_count;
+    struct hr_names names; /* from names to tensors of the whole checkpoint */
+    uint64_t *hashes;      /* parallel to the checkpoint's tensors */
+    char *warning;         /* or NULL */
+};
+
+/* Moves the tensors of all shards into one table with one table of names. Refuses a name that two files have. */
+int hr_catalog_join(struct hr_checkpoint *checkpoint, struct hr_shard *shards, struct hr_error *err);
+/* Checks the index both ways against the files, and its total_size: a wrong one is a warning. */
+int hr_catalog_check_index(struct hr_checkpoint *checkpoint, struct hr_error *err);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * file_open.c: the type of a file is checked after it is open, so that nothing can change in between; it is opened
+ * without waiting, so that a FIFO without a writer does not hang.
+ */
+#include "catalog/file_open.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "base/sys.h"
+
+static int missing_fail(const char *path, struct hr_error *err)
+{
+    char target[1024], text[512];
+    ssize_t size = hr_sys->link_read(path, target, sizeof target);
+    if (size < 0)
+        return hr_fail_sys(err, HR_EIO_ERROR, ENOENT, "there is no such file; check the path");
+    return hr_fail_sys(err, HR_EIO_ERROR, ENOENT,
+                       "the path is a link to '%s', which does not exist; download the file again",
+                       hr_escape(text, sizeof text, target, (size_t)size));
+}
+
+int hr_file_fail(const char *path, int sys_errno, struct hr_error *err)
+{
+    int result;
+    if (sys_errno == ENOENT)
+        result = missing_fail(path, err);
+    else if (sys_errno == EACCES)
+        result = hr_fail_sys(err, HR_EIO_ERROR, sys_errno, "the file may not be read; check its permissions");
+    else if (sys_errno == EMFILE || sys_errno == ENFILE)
+        result = hr_fail_sys(err, HR_EIO_ERROR, sys_errno, "no descriptor is left; raise the limit (ulimit -n)");
+    else if (sys_errno == ENXIO)
+        result = hr_fail(err, HR_ENOT_A_REGULAR_FILE, "the path is a socket or a device, not a regular file");
+    else
+        result = hr_fail_sys(err, HR_EIO_ERROR, sys_errno, "the file cannot be opened");
+    hr_error_in_file(err, path);
+    return result;
+}
+
+static const char *type_name(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "a folder"
+           : S_ISFIFO(mode) ? "a FIFO"
+           : S_ISCHR(mode)  ? "a character device"
+           : S_ISBLK(mode)  ? "a block device"
+                            : "a special file";
+}
+
+int hr_file_open(const char *path, int *ret_fd, struct stat *ret_stat, struct hr_error *err)
+{
+    int fd = hr_sys->open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return hr_file_fail(path, -fd, err);
+    int result = hr_sys->fstat(fd, ret_stat);
+    if (result)
+        result = hr_file_fail(path, -result, err);
+    else if (!S_ISREG(ret_stat->st_mode))
+        result = hr_fail(err, HR_ENOT_A_REGULAR_FILE, "the path is %s; a regular file is needed here",
+                         type_name(ret_stat->st_mode));
+    if (result) {
+        hr_error_in_file(err, path);
+        hr_sys->close(fd);
+        return result;
+    }
+    *ret_fd = fd;
+    return 0;
+}
