@@ -5,7 +5,7 @@
 #   make setup    only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-CHECKS := format tidy includes symbols header words clang sanitize
+CHECKS := format python tidy includes symbols header words clang sanitize
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
@@ -44,13 +44,16 @@ test: setup
 # ---------------------------------------------------------------------------------------------------- checks
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
-lint: check-format check-tidy check-includes check-words
+lint: check-format check-python check-tidy check-includes check-words
 
 format: .venv/stamp
 	@.venv/bin/clang-format -i $(C_FILES)
 
 check-format: .venv/stamp
 	@.venv/bin/clang-format --dry-run -Werror --ferror-limit=2 $(C_FILES)
+
+check-python: .venv/stamp
+	@.venv/bin/ruff check -q .
 
 check-tidy:
 	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON)

@@ -10,19 +10,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-NEVER = {"printf", "puts", "putchar", "fprintf", "perror", "getenv", "secure_getenv", "exit", "_exit", "abort", "system",
-         "popen", "strtok", "setlocale"}
+NEVER = {"printf", "puts", "putchar", "fprintf", "perror", "getenv", "secure_getenv", "exit", "_exit", "abort",
+         "system", "popen", "strtok", "setlocale"}
 SYSTEM = {"malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign", "strdup", "strndup", "asprintf",
-          "vasprintf", "open", "openat", "close", "read", "pread", "preadv", "preadv2", "write", "pwrite", "stat", "fstat",
-          "lstat", "statx", "mmap", "munmap", "madvise", "posix_fadvise", "fopen", "opendir", "readdir", "closedir",
-          "realpath", "readlink", "syscall", "clock_gettime", "time", "gettimeofday", "nanosleep", "pthread_create",
-          "io_uring_queue_init", "io_uring_queue_exit", "io_uring_submit"}
+          "vasprintf", "open", "openat", "close", "read", "pread", "preadv", "preadv2", "write", "pwrite", "stat",
+          "fstat", "lstat", "statx", "mmap", "munmap", "madvise", "posix_fadvise", "fopen", "opendir", "readdir",
+          "closedir", "realpath", "readlink", "syscall", "clock_gettime", "time", "gettimeofday", "nanosleep",
+          "pthread_create", "io_uring_queue_init", "io_uring_queue_exit", "io_uring_submit"}
 SYSTEM_OBJECT = "sys.c.o"
 PURE_FOLDERS = ("src/format", "src/plan")
 
 def nm(*arguments: object) -> list[list[str]]:
     command = ["nm", *map(str, arguments)]
-    return [line.split() for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split() for line in result.stdout.splitlines()]
 
 
 def exported(library: Path) -> set[str]:
@@ -36,7 +37,7 @@ def in_map() -> set[str]:
 
 def in_header() -> set[str]:
     text = re.sub(r"/\*.*?\*/", "", Path("include/headrace/headrace.h").read_text(), flags=re.DOTALL)
-    return {name for text in re.findall(r"^HR_API\b[^;]*", text, re.MULTILINE) for name in re.findall(r"\b(hr_\w+)\(", text)[:1]}
+    return set(re.findall(r"^HR_API\b[^;(]*\b(hr_\w+)\(", text, re.MULTILINE))
 
 
 def wrong_exports(library: Path) -> list[str]:

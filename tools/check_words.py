@@ -9,7 +9,7 @@ from pathlib import Path
 
 FORBIDDEN = {
     "a path of one machine": r"(?<![\w.])/(?:work|home|root|mnt|Users|data)/\w",
-    "a registry's host": r"\b(?:pypi\.org|pythonhosted\.org|deb\.debian\.org|security\.debian\.org|crates\.io|npmjs\.org)\b",
+    "a registry's host": r"\b(?:pypi\.org|pythonhosted\.org|(?:deb|security)\.debian\.org|crates\.io|npmjs\.org)\b",
     "unfinished business": r"\b(?:TODO|FIXME|XXX|HACK|WIP)\b",
     "a word of the workshop": r"\b(?i:sessions?|founders?|ceo|workplace|subagents?|chatbot|as an ai)\b",
     "an issue's number": r"(?i:\b(?:issue|pull request|pr)) ?#?\d+\b|(?<=\s)#\d+\b",

@@ -39,8 +39,9 @@ def run_pytest(build: Path) -> tuple[int, int]:
         return 0, 0
     report = build / "pytest.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *folders]
-    status = subprocess.run(command, check=False, env=os.environ | {"HEADRACE_BUILD": str(build.resolve())}).returncode
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}", *folders]
+    environment = os.environ | {"HEADRACE_BIN": str(build.resolve() / "headrace")}
+    status = subprocess.run(command, check=False, env=environment).returncode
     passed = failed = 0
     for suite in ElementTree.parse(report).getroot().iter("testsuite"):
         bad = int(suite.get("failures")) + int(suite.get("errors"))

@@ -43,10 +43,11 @@ if ! command -v apt-get >/dev/null; then
 fi
 echo "installing:$missing"
 as_root apt-get update -qq
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 # $missing is a list of words. The log is shown only when the installation fails.
 # shellcheck disable=SC2086
-as_root apt-get install -y -qq --no-install-recommends $missing </dev/null >/tmp/headrace-setup.$$ 2>&1 || {
-    cat /tmp/headrace-setup.$$ >&2
+if ! as_root apt-get install -y -qq --no-install-recommends $missing </dev/null >"$log" 2>&1; then
+    cat "$log" >&2
     exit 1
-}
-rm -f /tmp/headrace-setup.$$
+fi

@@ -3,7 +3,7 @@
  */
 #include "base/error.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,8 +42,18 @@ const char *hr_error_kind(int code)
     return found ? found->kind : "Unknown";
 }
 
-static void error_set(struct hr_error *err, int code, uint64_t offset, const char *format, va_list arguments)
+/*
+ * The arguments may be parts of *err, so everything is formatted before anything is overwritten. `suffix` always
+ * stays: a long path must not push the reason out.
+ */
+static void error_set(struct hr_error *err, int code, uint64_t offset, const char *suffix, const char *format,
+                      va_list arguments)
 {
+    char text[2 * sizeof err->message];
+    size_t suffix_size = strlen(suffix);
+    vsnprintf(text, sizeof text, format, arguments);
+    hr_escape(err->message, sizeof err->message - suffix_size, text, strlen(text));
+    memcpy(err->message + strlen(err->message), suffix, suffix_size + 1);
     err->code = code;
     err->sys_errno = 0;
     err->driver_code = 0;
@@ -51,7 +61,6 @@ static void error_set(struct hr_error *err, int code, uint64_t offset, const cha
     err->offset = offset;
     err->tensor[0] = '\0';
     err->file[0] = '\0';
-    vsnprintf(err->message, sizeof err->message, format, arguments);
 }
 
 int hr_fail(struct hr_error *err, int code, const char *format, ...)
@@ -59,7 +68,7 @@ int hr_fail(struct hr_error *err, int code, const char *format, ...)
     va_list arguments;
     if (err) {
         va_start(arguments, format);
-        error_set(err, code, HR_NO_OFFSET, format, arguments);
+        error_set(err, code, HR_NO_OFFSET, "", format, arguments);
         va_end(arguments);
     }
     return code;
@@ -70,7 +79,7 @@ int hr_fail_at(struct hr_error *err, int code, uint64_t offset, const char *form
     va_list arguments;
     if (err) {
         va_start(arguments, format);
-        error_set(err, code, offset, format, arguments);
+        error_set(err, code, offset, "", format, arguments);
         va_end(arguments);
     }
     return code;
@@ -78,17 +87,16 @@ int hr_fail_at(struct hr_error *err, int code, uint64_t offset, const char *form
 
 int hr_fail_sys(struct hr_error *err, int code, int sys_errno, const char *format, ...)
 {
+    char text[128], suffix[192];
     va_list arguments;
     if (!err)
         return code;
+    const char *reason = strerror_r(sys_errno, text, sizeof text); /* the GNU variant: thread-safe */
+    snprintf(suffix, sizeof suffix, ": %s (errno %d)", reason, sys_errno);
     va_start(arguments, format);
-    error_set(err, code, HR_NO_OFFSET, format, arguments);
+    error_set(err, code, HR_NO_OFFSET, suffix, format, arguments);
     va_end(arguments);
     err->sys_errno = sys_errno;
-    char text[128];
-    const char *reason = strerror_r(sys_errno, text, sizeof text); /* the GNU variant: thread-safe */
-    size_t used = strlen(err->message);
-    snprintf(err->message + used, sizeof err->message - used, ": %s (errno %d)", reason, sys_errno);
     return code;
 }
 
@@ -109,11 +117,17 @@ void hr_error_in_tensor(struct hr_error *err, const char *name, size_t name_size
         hr_escape(err->tensor, sizeof err->tensor, name, name_size);
 }
 
-/* Bytes of the unit at text[i] once escaped: a whole UTF-8 character as it is, or \xNN for one byte. */
+/* C0, DEL, and C1 (U+0080 to U+009F), with which terminals can be steered as well. */
+static int is_control(const unsigned char *text, size_t length)
+{
+    return text[0] < 0x20 || text[0] == 0x7f || (length == 2 && text[0] == 0xc2 && text[1] < 0xa0);
+}
+
+/* Bytes of the unit at `text` once escaped: a whole UTF-8 character as it is, or \xNN for one byte. */
 static size_t escape_unit(char unit[5], const unsigned char *text, size_t size, size_t *advance)
 {
     size_t length = hr_utf8_char_size(text, size);
-    if (length == 0 || text[0] < 0x20 || text[0] == 0x7f) {
+    if (length == 0 || is_control(text, length)) {
         *advance = 1;
         return (size_t)snprintf(unit, 5, "\\x%02x", text[0]);
     }
@@ -124,6 +138,7 @@ static size_t escape_unit(char unit[5], const unsigned char *text, size_t size, 
 
 char *hr_escape(char *out, size_t capacity, const char *text, size_t size)
 {
+    assert(capacity >= sizeof "...");
     size_t used = 0;
     size_t cut = 0; /* the last length after which "..." still fits */
     for (size_t i = 0, advance; i < size; i += advance) {

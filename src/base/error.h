@@ -12,7 +12,10 @@
 
 #define HR_PRINTF(format_index, first_index) __attribute__((format(printf, format_index, first_index)))
 
-/* Clears *err, sets code and message, and returns `code`. */
+/*
+ * Clears *err, sets code and message, and returns `code`. The message goes through hr_escape; arguments may be parts
+ * of *err itself.
+ */
 int hr_fail(struct hr_error *err, int code, const char *format, ...) HR_PRINTF(3, 4);
 
 /* The same with a byte offset. */
@@ -29,7 +32,7 @@ void hr_error_in_tensor(struct hr_error *err, const char *name, size_t name_size
 
 /*
  * Writes `size` bytes of text into `out`, NUL-terminated, control characters and invalid UTF-8 as \xNN, cut to
- * `capacity` with "..." at the end. Returns `out`.
+ * `capacity` (at least 4) with "..." at the end. Returns `out`.
  */
 char *hr_escape(char *out, size_t capacity, const char *text, size_t size);
 

@@ -7,9 +7,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -126,9 +129,21 @@ static void real_dir_close(struct hr_dir *dir)
     closedir((DIR *)dir);
 }
 
+/*
+ * Our threads take no signals that others send: a handler of the application must not run on them, nor interrupt
+ * their reads. Those that a thread raises itself stay, for the application's crash handler.
+ */
 static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void *argument)
 {
-    return -pthread_create(ret_thread, NULL, main, argument);
+    static const int own_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own_signals / sizeof own_signals[0]; i++)
+        sigdelset(&blocked, own_signals[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    int error = pthread_create(ret_thread, NULL, main, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -error;
 }
 
 static uint64_t real_clock_ns(void)
@@ -136,6 +151,25 @@ static uint64_t real_clock_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The kernel refuses a mask that is smaller than its own; this one has room for 65,536 cores. */
+static unsigned real_core_count(void)
+{
+    cpu_set_t cores[64];
+    if (sched_getaffinity(0, sizeof cores, cores))
+        return 1;
+    return (unsigned)CPU_COUNT_S(sizeof cores, cores);
+}
+
+static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return -errno;
+    *ret_soft = limit.rlim_cur;
+    *ret_hard = limit.rlim_max;
+    return 0;
 }
 
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
@@ -162,6 +196,8 @@ const struct hr_sys hr_sys_real = {
     .dir_close = real_dir_close,
     .thread_start = real_thread_start,
     .clock_ns = real_clock_ns,
+    .core_count = real_core_count,
+    .descriptor_limits = real_descriptor_limits,
     .ring_init = io_uring_queue_init,
     .ring_exit = io_uring_queue_exit,
     .ring_submit = io_uring_submit,

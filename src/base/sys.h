@@ -43,6 +43,9 @@ struct hr_sys {
     /* threads and time */
     int (*thread_start)(pthread_t *ret_thread, void *(*main)(void *), void *argument);
     uint64_t (*clock_ns)(void);
+    /* what this process may use: cores by its affinity, at least 1; descriptors */
+    unsigned (*core_count)(void);
+    int (*descriptor_limits)(uint64_t *ret_soft, uint64_t *ret_hard);
     /* io_uring, as liburing names them */
     int (*ring_init)(unsigned entries, struct io_uring *ring, unsigned flags);
     void (*ring_exit)(struct io_uring *ring);

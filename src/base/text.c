@@ -49,7 +49,9 @@ void hr_text_printf(struct hr_text *text, const char *format, ...)
     va_start(arguments, format);
     va_copy(again, arguments);
     int size = vsnprintf(NULL, 0, format, arguments);
-    if (size >= 0 && text_reserve(text, (size_t)size)) {
+    if (size < 0)
+        text->failed = 1;
+    else if (text_reserve(text, (size_t)size)) {
         vsnprintf(text->bytes + text->size, (size_t)size + 1, format, again);
         text->size += (size_t)size;
     }
@@ -69,22 +71,41 @@ char *hr_text_take(struct hr_text *text)
     return bytes;
 }
 
-/* Characters that JSON wants escaped are; what is not UTF-8 becomes U+FFFD. */
+/* Bytes at the start of `value` that stand for themselves in JSON. */
+static size_t json_plain_prefix(const char *value, size_t size)
+{
+    size_t i = 0;
+    while (i < size) {
+        unsigned char c = (unsigned char)value[i];
+        size_t length = hr_utf8_char_size((const unsigned char *)value + i, size - i);
+        if (length == 0 || c == '"' || c == '\\' || c < 0x20 || c == 0x7f)
+            break;
+        i += length;
+    }
+    return i;
+}
+
+/* What is not UTF-8 becomes U+FFFD, byte by byte. */
+static void json_escape(struct hr_text *text, unsigned char c)
+{
+    if (c == '"' || c == '\\')
+        hr_text_printf(text, "\\%c", c);
+    else if (c < 0x80)
+        hr_text_printf(text, "\\u%04x", c);
+    else
+        hr_text_add(text, "\xef\xbf\xbd", 3);
+}
+
 static void json_quote(struct hr_text *text, const char *value, size_t size)
 {
     hr_text_add(text, "\"", 1);
-    for (size_t i = 0; i < size;) {
-        unsigned char c = (unsigned char)value[i];
-        size_t length = hr_utf8_char_size((const unsigned char *)value + i, size - i);
-        if (c == '"' || c == '\\')
-            hr_text_printf(text, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
-            hr_text_printf(text, "\\u%04x", c);
-        else if (length == 0)
-            hr_text_add(text, "\xef\xbf\xbd", 3);
-        else
-            hr_text_add(text, value + i, length);
-        i += length ? length : 1;
+    while (size > 0) {
+        size_t plain = json_plain_prefix(value, size);
+        hr_text_add(text, value, plain);
+        if (plain < size)
+            json_escape(text, (unsigned char)value[plain++]);
+        value += plain;
+        size -= plain;
     }
     hr_text_add(text, "\"", 1);
 }

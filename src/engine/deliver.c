@@ -11,7 +11,7 @@
 /* The item, which must be ready and not dropped; takes the lock and keeps it on success. */
 static int lock_ready(struct hr_load *load, size_t item_index, struct load_item **ret_item, struct hr_error *err)
 {
-    int code = hr_load_check(load, item_index, err);
+    int code = hr_load_check_item(load, item_index, err);
     if (code)
         return code;
     pthread_mutex_lock(&load->lock);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -26,6 +27,7 @@ struct hr_files {
     pthread_cond_t released;
     size_t open_count, open_max; /* descriptors, those being opened included */
     size_t victim_hint;          /* where the search for an idle file goes on */
+    pid_t pid;
 };
 
 /* Half of what the process may open: the other half is the program's. */
@@ -55,6 +57,7 @@ int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_count
     files->checkpoint = checkpoint;
     files->files = entries;
     files->open_max = open_files_max();
+    files->pid = getpid();
     pthread_mutex_init(&files->lock, NULL);
     pthread_cond_init(&files->released, NULL);
     *ret_files = files;
@@ -68,8 +71,10 @@ void hr_files_free(struct hr_files *files)
     for (size_t i = 0; i < files->checkpoint->file_count; i++)
         if (files->files[i].fd >= 0)
             hr_sys->close(files->files[i].fd);
-    pthread_cond_destroy(&files->released);
-    pthread_mutex_destroy(&files->lock);
+    if (files->pid == getpid()) { /* a forked child has the waiters' marks without the waiters: destroying would block */
+        pthread_cond_destroy(&files->released);
+        pthread_mutex_destroy(&files->lock);
+    }
     hr_free(files->files);
     hr_free(files);
 }
@@ -180,6 +185,7 @@ static int shrink(struct hr_files *files)
     int others = files->open_count > 0;
     if (others)
         files->open_max = files->open_count;
+    pthread_cond_broadcast(&files->released); /* who waits for the last of the others may have waited for this one */
     pthread_mutex_unlock(&files->lock);
     return others;
 }

@@ -61,9 +61,9 @@ int hr_load_error(const struct hr_load *load, struct hr_error *err)
     return load->error.code;
 }
 
-int hr_load_check(const struct hr_load *load, size_t item_index, struct hr_error *err)
+int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_error *err)
 {
-    if (item_index != SIZE_MAX && item_index >= load->plan.item_count)
+    if (item_index >= load->plan.item_count)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu is out of range: the load has %zu", item_index,
                        load->plan.item_count);
     return hr_fork_check(load->pid, "load", err);
@@ -72,6 +72,8 @@ int hr_load_check(const struct hr_load *load, size_t item_index, struct hr_error
 void hr_load_cancel(struct hr_load *load)
 {
     struct hr_error error;
+    if (hr_fork_check(load->pid, "load", NULL) < 0)
+        return; /* nothing runs, and a thread that is not here may hold the lock */
     hr_fail(&error, HR_ECANCELLED, "the load was cancelled: %" PRIu64 " of %" PRIu64 " bytes had arrived",
             (uint64_t)load->bytes_landed, load->plan.bytes);
     hr_load_fail(load, &error);
@@ -158,9 +160,22 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     return 0;
 }
 
-/*
- * Starts as many readers as there is work for. One is enough to go on with, so only the first failure counts.
- */
+static int start_thread(struct hr_load *load, struct hr_error *err)
+{
+    struct hr_reader *reader;
+    int code = hr_reader_new(load, load->queue_depth, &reader, err);
+    if (code < 0)
+        return code;
+    code = hr_sys->thread_start(&load->threads[load->thread_count], hr_reader_main, reader);
+    if (code < 0) {
+        hr_reader_free(reader);
+        return hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code, "cannot start a reader thread");
+    }
+    load->thread_count++;
+    return 0;
+}
+
+/* Starts as many readers as there is work for. One is enough to go on with, so only the first failure counts. */
 static int start_threads(struct hr_load *load, struct hr_error *err)
 {
     size_t wanted = load->loader->thread_count;
@@ -169,18 +184,9 @@ static int start_threads(struct hr_load *load, struct hr_error *err)
     else if (load->plan.chunk_count < wanted)
         wanted = load->plan.chunk_count;
     while (load->thread_count < wanted) {
-        struct hr_reader *reader;
-        int code = hr_reader_new(load, load->queue_depth, &reader, err);
-        if (code == 0) {
-            code = hr_sys->thread_start(&load->threads[load->thread_count], hr_reader_main, reader);
-            if (code < 0) {
-                hr_reader_free(reader);
-                code = hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code, "cannot start a reader thread");
-            }
-        }
+        int code = start_thread(load, load->thread_count ? NULL : err);
         if (code < 0)
             return load->thread_count ? 0 : code;
-        load->thread_count++;
     }
     return 0;
 }
@@ -282,11 +288,11 @@ void hr_load_free(struct hr_load *load)
     /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
     if (load->pid == getpid()) {
         stop_threads(load);
-        hr_reader_free(load->spare_reader);
         pthread_cond_destroy(&load->done);
         pthread_cond_destroy(&load->work);
         pthread_mutex_destroy(&load->lock);
     }
+    hr_reader_free(load->spare_reader);
     hr_files_free(load->files);
     free_tables(load);
     hr_plan_release(&load->plan);
@@ -318,6 +324,8 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     struct hr_stats stats = {.size = sizeof stats};
     if (ret_stats->size < sizeof ret_stats->size)
         return HR_EINVALID_ARGUMENT;
+    if (hr_fork_check(load->pid, "load", NULL) < 0)
+        return HR_EFORKED;
     stats.bytes_needed = load->plan.bytes;
     stats.bytes_ready = load->bytes_ready;
     stats.bytes_read = load->bytes_read;

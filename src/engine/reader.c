@@ -220,14 +220,16 @@ static void scatter(struct hr_load *load, struct slot *slot)
 
 /* ----------------------------------------------------------------------------------------- errors */
 
-/* Adds the file and the tensor whose bytes were to lie at `offset`. */
+/* Adds where it happened: the file, the offset, and the tensor whose bytes lie there or are the next ones. */
 static void locate_error(struct hr_load *load, const struct hr_plan_chunk *chunk, uint64_t offset, struct hr_error *err)
 {
     hr_error_in_file(err, load->checkpoint->files[chunk->file_index].path);
+    if (err->offset == HR_NO_OFFSET)
+        err->offset = offset;
     for (size_t i = 0; i < chunk->piece_count; i++) {
         const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
         const struct hr_plan_item *item = &load->plan.items[piece->item_index];
-        if (offset < item->source_offset || offset >= item->source_end)
+        if (offset >= item->source_end)
             continue;
         const struct hr_tensor *tensor = &load->checkpoint->tensors[item->tensor_index];
         hr_error_in_tensor(err, tensor->name, tensor->name_size);
@@ -240,13 +242,12 @@ static void fail_read(struct hr_load *load, struct slot *slot)
     struct hr_error error;
     uint64_t offset = slot->op.offset;
     if (slot->op.result == 0)
-        hr_fail_at(&error, HR_ESHORT_READ, offset,
-                   "the file ends at byte %llu where %llu more were to be read; it was cut short after it was opened",
-                   (unsigned long long)offset, (unsigned long long)slot->bytes_expected);
+        hr_fail(&error, HR_ESHORT_READ,
+                "the file ends at byte %llu where %llu more were to be read; it was cut short after it was opened",
+                (unsigned long long)offset, (unsigned long long)slot->bytes_expected);
     else
         hr_fail_sys(&error, HR_EIO_ERROR, (int)-slot->op.result, "reading %llu bytes at byte %llu failed",
                     (unsigned long long)slot->bytes_expected, (unsigned long long)offset);
-    error.offset = offset;
     locate_error(load, slot->chunk, offset, &error);
     hr_load_fail(load, &error);
 }
@@ -411,9 +412,13 @@ void *hr_reader_main(void *argument)
 int hr_reader_step(struct hr_reader *reader)
 {
     int begun = begin_chunks(reader);
-    while (reader->in_flight)
-        complete_one(reader);
-    if (!begun && reader->waiting)
-        hr_files_wait(reader->load->files);
-    return begun || reader->waiting;
+    while (reader->in_flight || reader->waiting) { /* nobody else can move a chunk that is taken */
+        if (reader->in_flight)
+            complete_one(reader);
+        else
+            hr_files_wait(reader->load->files);
+        if (reader->waiting)
+            begun += begin_chunks(reader);
+    }
+    return begun;
 }

@@ -4,29 +4,32 @@
  */
 #include "engine/route.h"
 
-#include <inttypes.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/limits.h"
-#include "engine/files.h"
+#include "base/sys.h"
 
 /* Files whose residency is asked for: enough to tell a cold checkpoint from a hot one. */
 #define SAMPLE_FILES 8
 /* Bounce buffers of all readers together. */
 #define BOUNCE_BYTES_MAX (256u << 20)
 
-/* Asks for one file: adds its size and its resident bytes. 0 or -errno. */
-static int sample_file(struct hr_load *load, size_t file_index, uint64_t *size, uint64_t *resident)
+/*
+ * Asks for one file: adds its size and its resident bytes. 0 or -errno. What cannot be opened is left out: the load
+ * itself will meet and name the error.
+ */
+static int sample_file(const struct hr_file *file, uint64_t *size, uint64_t *resident)
 {
-    int fd;
-    if (hr_files_acquire(load->files, file_index, &fd, NULL) != 0)
-        return 0; /* the load itself will meet and name the error */
-    int64_t found = hr_residency(fd, 0, load->checkpoint->files[file_index].size);
-    hr_files_release(load->files, file_index);
+    int fd = hr_sys->open(file->path, O_RDONLY | O_NONBLOCK);
+    if (fd < 0)
+        return 0;
+    int64_t found = hr_residency(fd, 0, file->size);
+    hr_sys->close(fd);
     if (found < 0)
         return (int)found;
-    *size += load->checkpoint->files[file_index].size;
+    *size += file->size;
     *resident += (uint64_t)found;
     return 0;
 }
@@ -42,7 +45,7 @@ static int sample_residency(struct hr_load *load)
         if (file_index == last)
             continue;
         last = file_index;
-        int code = sample_file(load, file_index, &size, &resident);
+        int code = sample_file(&load->checkpoint->files[file_index], &size, &resident);
         if (code < 0)
             return code;
     }

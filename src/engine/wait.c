@@ -11,6 +11,11 @@
 #include "base/sys.h"
 #include "engine/reader.h"
 
+static uint64_t time_after(uint64_t from_ns, uint64_t ns)
+{
+    return ns < UINT64_MAX - from_ns ? from_ns + ns : UINT64_MAX;
+}
+
 /* What one waiting call keeps over its sleeps. */
 struct waiter {
     struct hr_load *load;
@@ -21,7 +26,7 @@ struct waiter {
 static int waiter_begin(struct waiter *waiter, struct hr_load *load, struct hr_error *err)
 {
     *waiter = (struct waiter){.load = load, .from_ns = hr_sys->clock_ns()};
-    waiter->progress_next_ns = waiter->from_ns + load->options.progress_ns;
+    waiter->progress_next_ns = time_after(waiter->from_ns, load->options.progress_ns);
     if (!load->options.sequential)
         return 0;
     pthread_mutex_lock(&load->lock);
@@ -79,7 +84,7 @@ static int do_due(struct waiter *waiter)
     pthread_mutex_unlock(&load->lock);
     if (report) {
         report_progress(load);
-        waiter->progress_next_ns = now + load->options.progress_ns;
+        waiter->progress_next_ns = time_after(now, load->options.progress_ns);
     }
     if (late)
         fail_deadline(load);
@@ -93,7 +98,7 @@ static void sleep_some(struct waiter *waiter)
     struct hr_load *load = waiter->load;
     uint64_t until = UINT64_MAX;
     if (load->options.deadline_ns)
-        until = load->start_ns + load->options.deadline_ns;
+        until = time_after(load->start_ns, load->options.deadline_ns);
     if (load->options.progress && waiter->progress_next_ns < until)
         until = waiter->progress_next_ns;
     if (until == UINT64_MAX) {
@@ -162,7 +167,7 @@ static void promote(struct hr_load *load, size_t item_index)
 int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_load_check(load, item_index, err);
+    int code = hr_load_check_item(load, item_index, err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -222,7 +227,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 {
     struct waiter waiter;
     size_t item_index;
-    int code = hr_load_check(load, SIZE_MAX, err);
+    int code = hr_fork_check(load->pid, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -245,7 +250,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_load_check(load, SIZE_MAX, err);
+    int code = hr_fork_check(load->pid, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)

@@ -162,23 +162,20 @@ static void publish_group(struct hr_load *load, size_t group_index)
     pthread_cond_broadcast(&load->done);
 }
 
-int hr_load_admit_group(struct hr_load *load, size_t group_index)
+/* The group's memory counts from now on, and this thread makes it. The lock is held. */
+static void reserve_group(struct hr_load *load, size_t group_index)
 {
-    const struct hr_plan_group *planned = &load->plan.groups[group_index];
-    struct load_group *group = &load->groups[group_index];
+    load->groups[group_index].status = GROUP_BEING_MADE;
+    load->window_bytes += load->plan.groups[group_index].window_bytes;
+    if (load->window_bytes > load->window_peak_bytes)
+        load->window_peak_bytes = load->window_bytes;
+}
+
+/* Makes and publishes a reserved group. */
+static int admit_reserved(struct hr_load *load, size_t group_index)
+{
     struct hr_error error;
-    pthread_mutex_lock(&load->lock);
-    int ours = group->status == GROUP_PLANNED && !load->stopping;
-    if (ours) {
-        group->status = GROUP_BEING_MADE;
-        load->window_bytes += planned->window_bytes;
-        if (load->window_bytes > load->window_peak_bytes)
-            load->window_peak_bytes = load->window_bytes;
-    }
-    pthread_mutex_unlock(&load->lock);
-    if (!ours)
-        return 0;
-    int code = make_group(load, planned, &error);
+    int code = make_group(load, &load->plan.groups[group_index], &error);
     if (code < 0) {
         hr_load_fail(load, &error);
         return code;
@@ -189,8 +186,18 @@ int hr_load_admit_group(struct hr_load *load, size_t group_index)
     return 0;
 }
 
-/* The next group that the window has room for, or SIZE_MAX. */
-static size_t next_group(struct hr_load *load)
+int hr_load_admit_group(struct hr_load *load, size_t group_index)
+{
+    pthread_mutex_lock(&load->lock);
+    int ours = load->groups[group_index].status == GROUP_PLANNED && !load->stopping;
+    if (ours)
+        reserve_group(load, group_index);
+    pthread_mutex_unlock(&load->lock);
+    return ours ? admit_reserved(load, group_index) : 0;
+}
+
+/* Reserves the next group if the window has room for it; SIZE_MAX otherwise. */
+static size_t reserve_next(struct hr_load *load)
 {
     size_t found = SIZE_MAX;
     uint64_t window = load->options.window_bytes;
@@ -200,8 +207,10 @@ static size_t next_group(struct hr_load *load)
     if (load->group_next < load->plan.group_count && !load->stopping) {
         uint64_t bytes = load->plan.groups[load->group_next].window_bytes;
         if (window == 0 || load->window_bytes == 0 ||
-            (load->window_bytes <= window && bytes <= window - load->window_bytes))
+            (load->window_bytes <= window && bytes <= window - load->window_bytes)) {
             found = load->group_next;
+            reserve_group(load, found);
+        }
     }
     pthread_mutex_unlock(&load->lock);
     return found;
@@ -210,8 +219,8 @@ static size_t next_group(struct hr_load *load)
 int hr_load_admit_window(struct hr_load *load)
 {
     size_t group_index;
-    while ((group_index = next_group(load)) != SIZE_MAX) {
-        int code = hr_load_admit_group(load, group_index);
+    while ((group_index = reserve_next(load)) != SIZE_MAX) {
+        int code = admit_reserved(load, group_index);
         if (code < 0)
             return code;
         if (load->options.sequential)

@@ -3,8 +3,8 @@
  * tensors nor plans. One hr_io belongs to one thread, which submits operations and waits for completions.
  *
  * An operation is a vectored read at an offset. It completes with a byte count that may be short, or with -errno;
- * continuing after a short count is the engine's business, as is the end of a file. EINTR and EAGAIN never reach
- * the engine: the backend retries them.
+ * continuing after a short count is the engine's business, as is the end of a file. EINTR never reaches the engine
+ * and EAGAIN only after HR_IO_RETRY_MAX of them in a row: the backend retries them.
  */
 #ifndef HR_IO_IO_H
 #define HR_IO_IO_H

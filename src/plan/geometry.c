@@ -7,6 +7,7 @@
  */
 #include "plan/geometry.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -125,13 +126,13 @@ static int strides_given(const struct hr_item *item, const uint64_t *shape, uint
     return 0;
 }
 
-/* Takes the next dimension outwards, of at least 2 elements. 0 when there is no room for it. */
-static int canon_add(struct canon *canon, uint64_t count, uint64_t source_stride, int64_t target_stride)
+/* Takes the next dimension outwards, of at least 2 elements: so 64 bits of elements never need HR_RANK_MAX dims. */
+static void canon_add(struct canon *canon, uint64_t count, uint64_t source_stride, int64_t target_stride)
 {
     struct hr_plan_dim *top = canon->dim_count ? &canon->dims[canon->dim_count - 1] : NULL;
     if (!top && source_stride == canon->run && target_stride >= 0 && (uint64_t)target_stride == canon->run) {
         canon->run *= count;
-        return 1;
+        return;
     }
     int64_t target_next;
     uint64_t source_next;
@@ -139,12 +140,10 @@ static int canon_add(struct canon *canon, uint64_t count, uint64_t source_stride
         !__builtin_mul_overflow(top->target_stride, (int64_t)top->count, &target_next) &&
         source_next == source_stride && target_next == target_stride) {
         top->count *= count;
-        return 1;
+        return;
     }
-    if (canon->dim_count == HR_RANK_MAX)
-        return 0;
+    assert(canon->dim_count < HR_RANK_MAX);
     canon->dims[canon->dim_count++] = (struct hr_plan_dim){count, source_stride, target_stride};
-    return 1;
 }
 
 /* Only for items with elements: every extent is at least 1, and lengths in the file stay below the tensor's. */
@@ -161,10 +160,8 @@ static int canon_make(struct canon *canon, const struct hr_tensor *tensor, const
     for (uint32_t d = tensor->rank; d-- > 0;) {
         canon->first += range_start(item, d) * source;
         int64_t target_stride = sub_byte ? (int64_t)target : strides[d];
-        if (shape[d] > 1 && !canon_add(canon, shape[d], source * range_step(item, d), target_stride))
-            return hr_fail(err, HR_EUNSUPPORTED,
-                           "item %zu: the slice keeps more than %d dimensions apart; load the tensor whole or in parts",
-                           item_index, HR_RANK_MAX);
+        if (shape[d] > 1)
+            canon_add(canon, shape[d], source * range_step(item, d), target_stride);
         target *= shape[d];
         if (__builtin_mul_overflow(source, tensor->shape[d], &source))
             return fail_overflow(item_index, err);

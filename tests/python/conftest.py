@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADRACE = Path(os.environ.get("HEADRACE_BUILD", ROOT / "build")) / "headrace"
+HEADRACE = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "headrace"))
 
 
 class Command:
@@ -31,6 +31,17 @@ class Command:
 @pytest.fixture(scope="module")
 def headrace() -> Command:
     return Command()
+
+
+@pytest.fixture(scope="module")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="module")
+def build() -> Path:
+    """The folder of the build: the command and the library."""
+    return HEADRACE.parent
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,8 @@ def header_of(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
     return json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def write_by_hand(path: Path, tensors: dict[str, Tensor], padding: int = 0, metadata: dict[str, str] | None = None) -> Path:
+def write_by_hand(path: Path, tensors: dict[str, Tensor], padding: int = 0,
+                  metadata: dict[str, str] | None = None) -> Path:
     """A file whose header is followed by `padding` spaces: 8 + its length, and so all data, may be at an odd offset."""
     header = header_of(tensors, metadata) + b" " * padding
     with path.open("wb") as file:

@@ -11,7 +11,7 @@ WAYS = {
     "pread, one thread": ["--route", "pread", "--threads", "1"],
     "pread, two threads, smallest chunks": ["--route", "pread", "--threads", "2", "--chunk", "64KiB"],
     "uring, one thread": ["--route", "uring", "--threads", "1"],
-    "uring, eight threads, smallest chunks, deep queue": ["--route", "uring", "--threads", "8", "--chunk", "64KiB", "--queue-depth", "64"],
+    "uring, eight threads": ["--route", "uring", "--threads", "8", "--chunk", "64KiB", "--queue-depth", "64"],
     "uring, queue of one": ["--route", "uring", "--queue-depth", "1"],
     "mapped": ["--route", "mmap"],
     "window of one byte": ["--window", "1"],
@@ -41,7 +41,8 @@ def random_checkpoint(seed: int) -> tuple[dict[str, reference.Tensor], int]:
             shape.append(4 * int(random.integers(1, 40)))
         if random.random() < 0.1:
             shape.insert(0, int(random.integers(1, 30)))
-        tensors[f"layer.{number}.{'wéight' if number % 5 == 0 else 'weight'}"] = reference.random_tensor(random, dtype, shape)
+        name = f"layer.{number}.{'wéight' if number % 5 == 0 else 'weight'}"
+        tensors[name] = reference.random_tensor(random, dtype, shape)
     return tensors, int(random.integers(0, 9))
 
 

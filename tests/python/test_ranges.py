@@ -1,4 +1,4 @@
-"""`--slice` against numpy on what the safetensors package reads: every dimension, steps, ellipsis, negative, clamping."""
+"""`--slice` against numpy on what the safetensors package reads: dimensions, steps, ellipsis, negative, clamping."""
 
 import numpy
 import pytest

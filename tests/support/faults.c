@@ -228,29 +228,27 @@ void faults_install(void)
     below = hr_sys;
     live_reset();
     faults_fail(0, 0, 0);
-    table = (struct hr_sys){
-        .alloc = faulty_alloc,
-        .resize = faulty_resize,
-        .free = faulty_free,
-        .map = faulty_map,
-        .unmap = faulty_unmap,
-        .advise = faulty_advise,
-        .open = faulty_open,
-        .close = faulty_close,
-        .fstat = faulty_fstat,
-        .stat = faulty_stat,
-        .preadv = faulty_preadv,
-        .cachestat = faulty_cachestat,
-        .dir_open = faulty_dir_open,
-        .dir_next = faulty_dir_next,
-        .dir_close = faulty_dir_close,
-        .thread_start = faulty_thread_start,
-        .clock_ns = below->clock_ns,
-        .ring_init = faulty_ring_init,
-        .ring_exit = faulty_ring_exit,
-        .ring_submit = faulty_ring_submit,
-        .ring_wait = faulty_ring_wait,
-    };
+    table = *below;
+    table.alloc = faulty_alloc;
+    table.resize = faulty_resize;
+    table.free = faulty_free;
+    table.map = faulty_map;
+    table.unmap = faulty_unmap;
+    table.advise = faulty_advise;
+    table.open = faulty_open;
+    table.close = faulty_close;
+    table.fstat = faulty_fstat;
+    table.stat = faulty_stat;
+    table.preadv = faulty_preadv;
+    table.cachestat = faulty_cachestat;
+    table.dir_open = faulty_dir_open;
+    table.dir_next = faulty_dir_next;
+    table.dir_close = faulty_dir_close;
+    table.thread_start = faulty_thread_start;
+    table.ring_init = faulty_ring_init;
+    table.ring_exit = faulty_ring_exit;
+    table.ring_submit = faulty_ring_submit;
+    table.ring_wait = faulty_ring_wait;
     hr_sys = &table;
 }
 

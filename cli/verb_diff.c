@@ -1,0 +1,372 @@
+/*
+ * verb_diff.c: compares two checkpoints, tensor by tensor of the same name. Tensors of the same dtype and shape are
+ * loaded from both sides in batches, half a window each, so that the memory is bounded whatever the order of the files.
+ * Differences are printed in the order of names.
+ */
+#include <headrace/headrace.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interrupt.h"
+#include "options.h"
+#include "output.h"
+#include "progress.h"
+#include "request.h"
+
+enum side { SIDE_A, SIDE_B, SIDE_COUNT };
+enum verdict { VERDICT_SAME, VERDICT_ONLY_IN_A, VERDICT_ONLY_IN_B, VERDICT_DTYPE, VERDICT_SHAPE, VERDICT_BYTES };
+static const char *const verdict_names[] = {"same", "only_in_a", "only_in_b", "dtype", "shape", "bytes"};
+static const uint64_t window_bytes_default = 1ull << 30;
+
+/* One name. */
+struct pair {
+    const struct hr_tensor *tensors[SIDE_COUNT]; /* NULL where the side lacks it */
+    enum verdict verdict;
+    uint64_t element_index; /* VERDICT_BYTES: the first that differs, row-major */
+    uint64_t different_bytes;
+};
+
+struct comparison {
+    struct hr_checkpoint *checkpoints[SIDE_COUNT];
+    struct hr_loader *loader;
+    uint64_t window_bytes;
+    struct pair *pairs;
+    size_t pair_count, different_count;
+    struct progress progress;
+    struct hr_progress state; /* over all batches */
+};
+
+/* -------------------------------------------------------------------------------------------- pairing */
+
+static enum verdict compare_headers(const struct hr_tensor *a, const struct hr_tensor *b)
+{
+    if (!b)
+        return VERDICT_ONLY_IN_A;
+    if (a->dtype != b->dtype)
+        return VERDICT_DTYPE;
+    if (a->rank != b->rank || (a->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0))
+        return VERDICT_SHAPE;
+    return VERDICT_SAME;
+}
+
+/* A's tensors in A's order, which is the order of its files, then what only B has. */
+static void make_pairs(struct comparison *comparison)
+{
+    const struct hr_checkpoint *a = comparison->checkpoints[SIDE_A], *b = comparison->checkpoints[SIDE_B];
+    comparison->pairs = allocate(hr_checkpoint_count(a) + hr_checkpoint_count(b), sizeof *comparison->pairs);
+    for (size_t i = 0; i < hr_checkpoint_count(a); i++) {
+        struct pair *pair = &comparison->pairs[comparison->pair_count++];
+        pair->tensors[SIDE_A] = hr_checkpoint_at(a, i);
+        pair->tensors[SIDE_B] = hr_checkpoint_find(b, pair->tensors[SIDE_A]->name, pair->tensors[SIDE_A]->name_size);
+        pair->verdict = compare_headers(pair->tensors[SIDE_A], pair->tensors[SIDE_B]);
+        if (pair->verdict == VERDICT_SAME)
+            comparison->state.bytes_total += 2 * pair->tensors[SIDE_A]->size;
+    }
+    for (size_t i = 0; i < hr_checkpoint_count(b); i++) {
+        const struct hr_tensor *tensor = hr_checkpoint_at(b, i);
+        if (!hr_checkpoint_find(a, tensor->name, tensor->name_size))
+            comparison->pairs[comparison->pair_count++] =
+                (struct pair){.tensors[SIDE_B] = tensor, .verdict = VERDICT_ONLY_IN_B};
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ comparing */
+
+/* The first bit that differs in this byte, the lowest first: as sub-byte elements are packed. */
+static uint64_t first_bit(unsigned char a, unsigned char b)
+{
+    return (uint64_t)__builtin_ctz((unsigned)(a ^ b));
+}
+
+static void compare_bytes(struct pair *pair, const unsigned char *a, const unsigned char *b, uint64_t size)
+{
+    enum { BLOCK_BYTES = 4096 };
+    uint32_t bits = hr_dtype_bits(pair->tensors[SIDE_A]->dtype);
+    for (uint64_t begin = 0; begin < size; begin += BLOCK_BYTES) {
+        uint64_t end = size - begin < BLOCK_BYTES ? size : begin + BLOCK_BYTES;
+        if (memcmp(a + begin, b + begin, end - begin) == 0)
+            continue;
+        for (uint64_t i = begin; i < end; i++) {
+            if (a[i] == b[i])
+                continue;
+            if (pair->different_bytes++ == 0)
+                pair->element_index = (uint64_t)(((unsigned __int128)i * 8 + first_bit(a[i], b[i])) / bits);
+            pair->verdict = VERDICT_BYTES;
+        }
+    }
+}
+
+static int compare_loaded(struct pair *pair, struct hr_load *const *loads, size_t item, struct hr_error *err)
+{
+    struct hr_view views[SIDE_COUNT] = {{.size = sizeof views[0]}, {.size = sizeof views[0]}};
+    int code = 0;
+    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++) {
+        code = hr_load_wait(loads[side], item, err);
+        if (code == 0)
+            code = hr_load_view(loads[side], item, &views[side], err);
+    }
+    if (code < 0)
+        return code;
+    compare_bytes(pair, views[SIDE_A].data, views[SIDE_B].data, views[SIDE_A].bytes);
+    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
+        code = hr_load_drop(loads[side], item, err);
+    return code;
+}
+
+/* A batch is the pairs first .. end that are still taken for the same. */
+static size_t make_items(const struct comparison *comparison, size_t first, size_t end, struct hr_item **items)
+{
+    size_t count = 0;
+    for (int side = SIDE_A; side < SIDE_COUNT; side++) {
+        items[side] = allocate(end - first, sizeof *items[side]);
+        count = 0;
+        for (size_t i = first; i < end; i++) {
+            if (comparison->pairs[i].verdict != VERDICT_SAME)
+                continue;
+            const struct hr_tensor *first_tensor = hr_checkpoint_at(comparison->checkpoints[side], 0);
+            items[side][count].size = sizeof *items[side];
+            items[side][count++].tensor_index = (size_t)(comparison->pairs[i].tensors[side] - first_tensor);
+        }
+    }
+    return count;
+}
+
+static void draw_progress(struct comparison *comparison, const struct pair *pair)
+{
+    comparison->state.bytes_done += 2 * pair->tensors[SIDE_A]->size;
+    if (progress_is_due(&comparison->progress, &comparison->state.elapsed_ns))
+        progress_draw(&comparison->progress, &comparison->state);
+}
+
+static int compare_pairs(struct comparison *comparison, size_t first, size_t end, struct hr_load *const *loads,
+                         struct hr_error *err)
+{
+    size_t item = 0;
+    for (size_t i = first; i < end; i++) {
+        struct pair *pair = &comparison->pairs[i];
+        if (pair->verdict != VERDICT_SAME)
+            continue;
+        int code = compare_loaded(pair, loads, item++, err);
+        if (code < 0)
+            return code;
+        draw_progress(comparison, pair);
+    }
+    return 0;
+}
+
+static int compare_batch(struct comparison *comparison, size_t first, size_t end, struct hr_error *err)
+{
+    struct hr_load *loads[SIDE_COUNT] = {NULL, NULL};
+    struct hr_item *items[SIDE_COUNT];
+    size_t count = make_items(comparison, first, end, items);
+    int code = 0;
+    for (int side = SIDE_A; side < SIDE_COUNT && code == 0 && count > 0; side++)
+        code = hr_load_start(comparison->loader, comparison->checkpoints[side], items[side], count, NULL, &loads[side],
+                             err);
+    if (code == 0 && count > 0) {
+        interrupt_watch(loads[SIDE_A], loads[SIDE_B]);
+        code = compare_pairs(comparison, first, end, loads, err);
+        interrupt_watch(NULL, NULL);
+    }
+    for (int side = SIDE_A; side < SIDE_COUNT; side++) {
+        hr_load_free(loads[side]);
+        free(items[side]);
+    }
+    return code;
+}
+
+/* The end of the batch that begins at `first`: at least one pair, and as many as half a window holds. */
+static size_t batch_end(const struct comparison *comparison, size_t first)
+{
+    uint64_t limit = comparison->window_bytes ? comparison->window_bytes / 2 : UINT64_MAX;
+    uint64_t bytes = 0;
+    size_t end = first;
+    for (; end < comparison->pair_count; end++) {
+        const struct pair *pair = &comparison->pairs[end];
+        bytes += pair->verdict == VERDICT_SAME ? pair->tensors[SIDE_A]->size : 0;
+        if (end > first && bytes > limit)
+            break;
+    }
+    return end;
+}
+
+static int compare_all(struct comparison *comparison, struct hr_error *err)
+{
+    int code = 0;
+    progress_init(&comparison->progress);
+    for (size_t first = 0, end; first < comparison->pair_count && code == 0; first = end) {
+        end = batch_end(comparison, first);
+        code = compare_batch(comparison, first, end, err);
+    }
+    progress_erase(&comparison->progress);
+    return code;
+}
+
+/* ---------------------------------------------------------------------------------------------- output */
+
+static const struct hr_tensor *pair_tensor(const struct pair *pair)
+{
+    return pair->tensors[SIDE_A] ? pair->tensors[SIDE_A] : pair->tensors[SIDE_B];
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct hr_tensor *x = pair_tensor(a), *y = pair_tensor(b);
+    int order = memcmp(x->name, y->name, x->name_size < y->name_size ? x->name_size : y->name_size);
+    return order ? order : (x->name_size > y->name_size) - (x->name_size < y->name_size);
+}
+
+/* The element's index in each dimension, outermost first, for free(). */
+static uint64_t *unravel(const struct hr_tensor *tensor, uint64_t element_index)
+{
+    uint64_t *index = allocate(tensor->rank, sizeof *index);
+    for (uint32_t i = tensor->rank; i-- > 0;) {
+        index[i] = element_index % tensor->shape[i];
+        element_index /= tensor->shape[i];
+    }
+    return index;
+}
+
+static void json_side(struct json *json, const char *key, const struct hr_tensor *tensor)
+{
+    if (!tensor) {
+        json_text(json, key, NULL);
+        return;
+    }
+    json_open(json, key, '{');
+    json_text(json, "dtype", hr_dtype_name(tensor->dtype));
+    json_shape(json, "shape", tensor->shape, tensor->rank);
+    json_u64(json, "bytes", tensor->size);
+    json_close(json, '}');
+}
+
+static void json_pair_difference(struct json *json, const struct pair *pair)
+{
+    const struct hr_tensor *tensor = pair_tensor(pair);
+    json_open(json, NULL, '{');
+    json_string(json, "name", tensor->name, tensor->name_size);
+    json_text(json, "difference", verdict_names[pair->verdict]);
+    json_side(json, "a", pair->tensors[SIDE_A]);
+    json_side(json, "b", pair->tensors[SIDE_B]);
+    if (pair->verdict == VERDICT_BYTES) {
+        uint64_t *index = unravel(tensor, pair->element_index);
+        json_u64(json, "element", pair->element_index);
+        json_shape(json, "index", index, tensor->rank);
+        json_u64(json, "different_bytes", pair->different_bytes);
+        free(index);
+    }
+    json_close(json, '}');
+}
+
+static void print_json(const struct comparison *comparison)
+{
+    struct json json = {0};
+    json_open(&json, NULL, '{');
+    json_bool(&json, "same", comparison->different_count == 0);
+    json_u64(&json, "same_count", comparison->pair_count - comparison->different_count);
+    json_u64(&json, "different_count", comparison->different_count);
+    json_open(&json, "differences", '[');
+    for (size_t i = 0; i < comparison->pair_count; i++)
+        if (comparison->pairs[i].verdict != VERDICT_SAME)
+            json_pair_difference(&json, &comparison->pairs[i]);
+    json_close(&json, ']');
+    json_close(&json, '}');
+    json_end(&json);
+}
+
+static void print_element(const struct pair *pair)
+{
+    const struct hr_tensor *tensor = pair->tensors[SIDE_A];
+    uint64_t *index = unravel(tensor, pair->element_index);
+    char *text = shape_text(index, tensor->rank);
+    printf("bytes differ, first at element %llu %s; %llu of %llu bytes\n", (unsigned long long)pair->element_index,
+           text, (unsigned long long)pair->different_bytes, (unsigned long long)tensor->size);
+    free(text);
+    free(index);
+}
+
+static void print_sides(const char *what, const struct pair *pair)
+{
+    char *shapes[SIDE_COUNT];
+    for (int side = SIDE_A; side < SIDE_COUNT; side++)
+        shapes[side] = shape_text(pair->tensors[side]->shape, pair->tensors[side]->rank);
+    printf("%s: %s %s in A, %s %s in B\n", what, hr_dtype_name(pair->tensors[SIDE_A]->dtype), shapes[SIDE_A],
+           hr_dtype_name(pair->tensors[SIDE_B]->dtype), shapes[SIDE_B]);
+    free(shapes[SIDE_A]);
+    free(shapes[SIDE_B]);
+}
+
+static void print_difference(const struct pair *pair)
+{
+    print_escaped(stdout, pair_tensor(pair)->name, pair_tensor(pair)->name_size);
+    fputs(": ", stdout);
+    if (pair->verdict == VERDICT_BYTES)
+        print_element(pair);
+    else if (pair->verdict == VERDICT_ONLY_IN_A || pair->verdict == VERDICT_ONLY_IN_B)
+        printf("only in %c\n", pair->verdict == VERDICT_ONLY_IN_A ? 'A' : 'B');
+    else
+        print_sides(pair->verdict == VERDICT_DTYPE ? "dtypes differ" : "shapes differ", pair);
+}
+
+static void print_text(const struct comparison *comparison)
+{
+    char text[64];
+    for (size_t i = 0; i < comparison->pair_count; i++)
+        if (comparison->pairs[i].verdict != VERDICT_SAME)
+            print_difference(&comparison->pairs[i]);
+    printf("%s the same, %zu different\n",
+           human_count(text, comparison->pair_count - comparison->different_count, "tensor"),
+           comparison->different_count);
+}
+
+static int compare_open(struct comparison *comparison, int as_json, struct hr_error *err)
+{
+    make_pairs(comparison);
+    int code = compare_all(comparison, err);
+    if (code < 0)
+        return code;
+    qsort(comparison->pairs, comparison->pair_count, sizeof *comparison->pairs, compare_names);
+    for (size_t i = 0; i < comparison->pair_count; i++)
+        comparison->different_count += comparison->pairs[i].verdict != VERDICT_SAME;
+    if (as_json)
+        print_json(comparison);
+    else
+        print_text(comparison);
+    return 0;
+}
+
+/* On success *ret_exit_code is the answer. */
+static int diff(const struct request_options *options, const char *const *paths, int as_json, int *ret_exit_code,
+                struct hr_error *err)
+{
+    struct comparison comparison = {.window_bytes = options->tuning.window_bytes};
+    int code = loader_make(&options->tuning, NULL, &comparison.loader, err);
+    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
+        code = checkpoint_open(&paths[side], 1, &options->open, &comparison.checkpoints[side], err);
+    if (code == 0)
+        code = compare_open(&comparison, as_json, err);
+    if (code == 0)
+        *ret_exit_code = comparison.different_count ? EXIT_NO : EXIT_YES;
+    free(comparison.pairs);
+    hr_checkpoint_close(comparison.checkpoints[SIDE_A]);
+    hr_checkpoint_close(comparison.checkpoints[SIDE_B]);
+    hr_loader_free(comparison.loader);
+    return code;
+}
+
+int diff_run(const struct verb *verb, int argument_count, char **arguments)
+{
+    struct request_options request = {.tuning.window_bytes = window_bytes_default};
+    struct text_list paths;
+    struct hr_error err;
+    int as_json = 0, code;
+    const struct option options[] = {
+        TUNING_OPTIONS(request.tuning), OPEN_OPTIONS(request.open), JSON_OPTION(as_json), {0}};
+    if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){2, 2}, &paths, &code))
+        return code;
+    interrupt_start();
+    if (diff(&request, paths.texts, as_json, &code, &err) < 0)
+        code = load_error_report(verb->name, as_json, &err);
+    text_list_release(&paths);
+    return code;
+}

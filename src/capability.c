@@ -1,0 +1,183 @@
+/*
+ * capability.c: what this library can use on this machine, each with what was found and, where it is lacking, what
+ * would help. Every fact is probed here and now; no file but those of /proc and /sys is touched.
+ *
+ * Invariant: a probe that cannot tell says so; it never guesses.
+ */
+#include <headrace/headrace.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/sys.h"
+#include "io/io.h"
+
+#define DETAIL(entry, ...) snprintf((entry)->detail, sizeof(entry)->detail, __VA_ARGS__)
+#define MIB (UINT64_C(1) << 20)
+
+static void probe_pread(struct hr_capability *entry)
+{
+    entry->usable = hr_io_pread.probe(entry->detail, sizeof entry->detail);
+}
+
+static void probe_uring(struct hr_capability *entry)
+{
+    entry->usable = hr_io_uring.probe(entry->detail, sizeof entry->detail);
+}
+
+static void probe_mmap(struct hr_capability *entry)
+{
+    entry->usable = 1;
+    DETAIL(entry, "host memory only, never chosen by itself: pages are read when touched, and a file that shrinks "
+                  "meanwhile means SIGBUS");
+}
+
+/* A descriptor that cannot exist: a kernel that has the call says EBADF, and no file is needed. */
+static void probe_cachestat(struct hr_capability *entry)
+{
+    int64_t answer = hr_residency(-1, 0, 1);
+    entry->usable = answer == -EBADF;
+    if (entry->usable)
+        DETAIL(entry, "tells what the page cache holds; recent kernels refuse it (EPERM) for files that this user "
+                      "neither owns nor may write");
+    else if (answer == -ENOSYS)
+        DETAIL(entry, "this kernel cannot tell what the page cache holds: Linux 6.5 can; loads work without");
+    else
+        DETAIL(entry,
+               "refused (errno %d), by a container's seccomp profile for instance: allow cachestat there; "
+               "loads work without",
+               (int)-answer);
+}
+
+static void probe_huge_pages(struct hr_capability *entry)
+{
+    char modes[64];
+    ssize_t size = hr_read_text("/sys/kernel/mm/transparent_hugepage/enabled", modes, sizeof modes);
+    char *mode = size > 0 ? strchr(modes, '[') : NULL;
+    char *end = mode ? strchr(mode, ']') : NULL;
+    entry->usable = 0;
+    if (!end) {
+        DETAIL(entry, "this kernel has no transparent huge pages, or /sys is hidden; large destinations use small "
+                      "pages and are slower to make");
+        return;
+    }
+    *end = '\0';
+    entry->usable = strcmp(mode + 1, "never") != 0;
+    DETAIL(entry, "transparent_hugepage is \"%s\"%s", mode + 1,
+           entry->usable ? ": memory of 2 MiB and more asks for them"
+                         : ": write madvise to /sys/kernel/mm/transparent_hugepage/enabled for large destinations to "
+                           "be made faster");
+}
+
+static void probe_open_files(struct hr_capability *entry)
+{
+    uint64_t soft, hard;
+    int error = hr_sys->descriptor_limits(&soft, &hard);
+    entry->usable = !error && soft / 2 >= 1;
+    if (error) {
+        DETAIL(entry, "cannot tell the limit (errno %d)", -error);
+        return;
+    }
+    uint64_t kept = soft / 2 < HR_OPEN_FILES_MAX ? soft / 2 : HR_OPEN_FILES_MAX;
+    DETAIL(entry, "limit %llu (hard limit %llu): a load keeps at most %llu files open%s", (unsigned long long)soft,
+           (unsigned long long)hard, (unsigned long long)kept,
+           kept < HR_OPEN_FILES_MAX ? "; a higher limit (ulimit -n) helps with many files" : "");
+}
+
+static void probe_cores(struct hr_capability *entry)
+{
+    unsigned count = hr_sys->core_count();
+    entry->usable = 1;
+    DETAIL(entry, "%u by this process's affinity: a load starts %u reader threads unless told otherwise", count,
+           count < HR_READER_DEFAULT_MAX ? count : HR_READER_DEFAULT_MAX);
+}
+
+/* The number after `key` in a file of "Key:  1234 kB" lines, in bytes; 0 when it is not there. */
+static uint64_t meminfo_bytes(const char *key)
+{
+    char text[4096];
+    if (hr_read_text("/proc/meminfo", text, sizeof text) <= 0)
+        return 0;
+    char *line = strstr(text, key);
+    return line ? strtoull(line + strlen(key), NULL, 10) * 1024 : 0;
+}
+
+/* memory.max of the cgroup (version 2) at `path`: bytes, or UINT64_MAX for none. */
+static uint64_t cgroup_limit(const char *path)
+{
+    char file[512], text[32];
+    snprintf(file, sizeof file, "/sys/fs/cgroup%s/memory.max", path);
+    if (hr_read_text(file, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9')
+        return UINT64_MAX;
+    return strtoull(text, NULL, 10);
+}
+
+/* The least limit of this process's cgroup and those above it. */
+static uint64_t cgroup_limit_least(void)
+{
+    char text[1024];
+    uint64_t least = UINT64_MAX;
+    if (hr_read_text("/proc/self/cgroup", text, sizeof text) <= 0)
+        return least;
+    char *path = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
+    if (!path)
+        return least;
+    path = strchr(path, '/');
+    if (!path)
+        return least;
+    path[strcspn(path, "\n")] = '\0';
+    path[strcspn(path, "\n")] = '\0';
+    for (size_t size = strlen(path);; size--) { /* "/a/b", "/a", and "" for the root */
+        if (path[size] == '/' || path[size] == '\0') {
+            path[size] = '\0';
+            uint64_t limit = cgroup_limit(path);
+            least = limit < least ? limit : least;
+        }
+        if (size == 0)
+            return least;
+    }
+}
+
+static void probe_memory(struct hr_capability *entry)
+{
+    uint64_t available = meminfo_bytes("MemAvailable:");
+    uint64_t limit = cgroup_limit_least();
+    entry->usable = available > 0;
+    if (!available)
+        DETAIL(entry, "cannot tell what is available: /proc/meminfo cannot be read");
+    else if (limit < available)
+        DETAIL(entry, "%llu MiB by the limit of this process's cgroup; the machine has %llu MiB available",
+               (unsigned long long)(limit / MIB), (unsigned long long)(available / MIB));
+    else
+        DETAIL(entry, "%llu MiB available", (unsigned long long)(available / MIB));
+}
+
+static void probe_cuda(struct hr_capability *entry)
+{
+    entry->usable = 0;
+    DETAIL(entry, "GPU memory is not supported by this version; load to host memory (device \"cpu\")");
+}
+
+static const struct {
+    const char *name;
+    void (*probe)(struct hr_capability *entry);
+} capabilities[] = {
+    {"pread", probe_pread},         {"io_uring", probe_uring},        {"mmap", probe_mmap},
+    {"cachestat", probe_cachestat}, {"huge_pages", probe_huge_pages}, {"open_files", probe_open_files},
+    {"cores", probe_cores},         {"memory", probe_memory},         {"cuda", probe_cuda},
+};
+
+size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity)
+{
+    size_t count = sizeof capabilities / sizeof capabilities[0];
+    if (!ret_capabilities)
+        return count;
+    for (size_t i = 0; i < count && i < capacity; i++) {
+        ret_capabilities[i] = (struct hr_capability){.name = capabilities[i].name};
+        capabilities[i].probe(&ret_capabilities[i]);
+    }
+    return count;
+}

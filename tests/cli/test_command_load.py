@@ -1,0 +1,192 @@
+"""headrace load: figures, slices, devices, signals."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from command import BINARY, SMALL, run, run_json, write, write_sharded
+
+ROUTES = ["pread", "uring", "mmap"]
+
+
+def usable_routes():
+    uring = [c for c in run_json("doctor", "--json")["capabilities"] if "uring" in c["name"]]
+    return [route for route in ROUTES if route != "uring" or all(c["usable"] for c in uring)]
+
+
+def test_text(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    result = run("load", "--route", "pread", "--threads=1", path)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "tensors", "bytes", "seconds", "GB/s", "route", "threads", "bottleneck"]
+    assert lines[0] == "tensors     3"
+    assert lines[1] == "bytes       24"
+    assert re.fullmatch(r"seconds     \d+\.\d{6}", lines[2])
+    assert re.fullmatch(r"GB/s        \d+\.\d{3}", lines[3])
+    assert re.fullmatch(r"route       pread( \(.+\))?", lines[4])
+    assert lines[5] == "threads     1"
+
+
+def test_json(tmp_path):
+    index = write_sharded(tmp_path / "m", {"1.safetensors": {"a": SMALL["a"]}, "2.safetensors": {"c": SMALL["c"]}})
+    report = run_json("load", "--json", "--threads", "2", index)
+    assert (report["device"], report["tensors"], report["files"], report["bytes"]) == ("cpu", 2, 2, 12)
+    assert report["route"] in ROUTES and report["route_reason"]
+    assert report["seconds"] > 0
+    assert report["gb_per_second"] == pytest.approx(12 / report["seconds"] / 1e9, abs=1e-6)
+    assert len(report["repeats"]) == 1
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_routes(tmp_path, route):
+    if route not in usable_routes():
+        pytest.skip(f"{route} is not usable here")
+    path = write(tmp_path / "x.safetensors", {"t": ("U8", [3_000_001], None)})
+    report = run_json("load", "--json", "--route", route, path)
+    assert (report["route"], report["bytes"]) == (route, 3_000_001)
+    assert run_json("load", "--json", path, env={"HEADRACE_ROUTE": route})["route"] == route
+
+
+def test_repeat(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    report = run_json("load", "--json", "--repeat", "5", path)
+    times = sorted(repeat["seconds"] for repeat in report["repeats"])
+    assert len(times) == 5
+    assert report["seconds"] == times[2]
+    assert all(repeat["bytes"] == 24 for repeat in report["repeats"])
+    lines = run("load", "--repeat=2", path).stdout.splitlines()
+    assert lines[0].startswith("load 1  ") and lines[1].startswith("load 2  ")
+    assert "(median)" in lines[4]
+
+
+def test_match_and_slice(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    count = lambda *options: run_json("load", "--json", *options, path)["bytes"]
+    assert count("--match", "b.*") == 12
+    assert count("--match", "b.*", "--slice", "b.weight=[1:, ::2]") == 4
+    assert count("--slice", "*=[1:2]") == 4 + 6 + 1
+    assert count("--slice", "*=[1:2]", "--slice", "a=[0:0]") == 0 + 6 + 1
+    assert count("--slice=c=3") == 8 + 12 + 1
+
+
+def test_a_slice_reads_only_what_it_needs(tmp_path):
+    path = write(tmp_path / "x.safetensors", {"t": ("U8", [64, 1 << 16], None)})
+    report = run_json("load", "--json", "--route", "pread", "--slice", "t=[7:9]", path)
+    assert report["bytes"] == 2 << 16
+    assert 2 << 16 <= report["bytes_read"] <= (2 << 16) + 8192
+
+
+def test_a_name_with_an_equals_sign(tmp_path):
+    path = write(tmp_path / "x.safetensors", {"a=b": ("U8", [4], None)})
+    assert run_json("load", "--json", "--slice", "a=b=[1:2]", path)["bytes"] == 1
+
+
+@pytest.mark.parametrize("slice, code, kind", [
+    ("none=[0:1]", 1, "TensorNotFound"),
+    ("a", 2, "InvalidArgument"),
+    ("=[0:1]", 2, "InvalidArgument"),
+    ("a=[0:1,0:1]", 2, "InvalidArgument"),
+    ("a=[x]", 2, "InvalidArgument"),
+    ("a=[2]", 2, "InvalidArgument"),
+])
+def test_wrong_slices(tmp_path, slice, code, kind):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    assert run_json("load", "--json", "--slice", slice, path, code=code)["error"]["kind"] == kind
+    result = run("load", "--slice", slice, path)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert result.stderr.startswith(f"headrace load: {kind}: ") and result.stderr.count("\n") == 1
+
+
+def test_a_slice_must_meet_the_selection(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    assert run("load", "--match", "a", "--slice", "c=[0:1]", path).returncode == 1
+
+
+def test_window(tmp_path):
+    path = write(tmp_path / "x.safetensors", {f"t{i:02}": ("U8", [1 << 20], None) for i in range(16)})
+    report = run_json("load", "--json", "--window", "2MiB", "--chunk", "64KiB", path)
+    assert report["bytes"] == 16 << 20
+    assert report["peak_window_bytes"] <= 2 << 20
+    variables = {"HEADRACE_WINDOW_BYTES": "4MiB"}
+    assert run_json("load", "--json", path, env=variables)["peak_window_bytes"] <= 4 << 20
+    assert run_json("load", "--json", "--window=0", path, env=variables)["bytes"] == 16 << 20
+
+
+def test_an_unknown_device_is_a_fault(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    assert run("load", "--device", "cpu", path).returncode == 0
+    error = run_json("load", "--json", "--device", "cuda:0", path, code=3)["error"]
+    assert error["kind"] in ("DeviceUnavailable", "Unsupported")
+
+
+def test_options_out_of_range_are_wrong_usage(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    for option in (["--repeat", "0"], ["--chunk", "1"], ["--queue-depth", "100000"], ["--threads", "100000"]):
+        error = run_json("load", "--json", *option, path, code=2)["error"]
+        assert error["kind"] == "InvalidArgument", option
+
+
+def test_a_missing_file(tmp_path):
+    error = run_json("load", "--json", tmp_path / "missing.safetensors", code=1)["error"]
+    assert error["kind"] == "IoError"
+
+
+def test_no_bar_without_a_terminal(tmp_path):
+    path = write(tmp_path / "x.safetensors", {"t": ("U8", [30_000_000], None)})
+    assert run("load", path).stderr == ""
+
+
+def sparse(path, size):
+    """A valid file of zeros that takes no space."""
+    write(path, {"t": ("U8", [0], None)}, header={"t": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+    os.truncate(path, path.stat().st_size + size)
+    return path
+
+
+def test_a_bar_on_a_terminal_that_is_erased(tmp_path):
+    path = sparse(tmp_path / "x.safetensors", 1 << 30)
+    ours, theirs = pty.openpty()
+    arguments = [BINARY, "load", "--threads", "1", "--repeat", "3", "--window", "64MiB", "--route", "pread", path]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    drawn = b""
+    while True:
+        try:
+            drawn += os.read(ours, 65536)
+        except OSError:
+            break
+    os.close(ours)
+    assert process.wait() == 0 and b"GB/s" in process.stdout.read()
+    process.stdout.close()
+    text = drawn.decode()
+    assert re.search(r"\r *\d+% \[#* *\] \d+\.\d\d GB/s, \d+:\d\d left", text)
+    assert text.endswith("\r") and text.split("\r")[-2].strip() == ""
+    assert "\n" not in text and "\x1b" not in text
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_load_promptly(tmp_path, number, code):
+    path = sparse(tmp_path / "x.safetensors", 1 << 30)
+    arguments = [BINARY, "load", "--repeat", "1000", "--window", "64MiB", "--threads", "1", path]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(number)
+    began = time.monotonic()
+    output, errors = process.communicate(timeout=10)
+    assert time.monotonic() - began < 1
+    assert (process.returncode, output) == (code, "")
+    assert errors in ("headrace load: interrupted\n", "")
+
+
+def test_deadline(tmp_path):
+    path = sparse(tmp_path / "x.safetensors", 4 << 30)
+    arguments = ["load", "--json", "--deadline", "0.02", "--window", "64MiB", "--threads", "1", path]
+    assert run_json(*arguments, code=3)["error"]["kind"] == "DeadlineExceeded"
