@@ -215,10 +215,12 @@ class Job:
 
     def close(self) -> None:
         """Stops reading and gives everything back but the tensors that were handed out."""
-        self._finish()
-        self._load.close()
-        if self._waiter is not None:
-            self._waiter.stop()
+        try:
+            self._finish()
+        finally:
+            self._load.close()
+            if self._waiter is not None:
+                self._waiter.stop()
 
     def __enter__(self) -> Job:
         return self

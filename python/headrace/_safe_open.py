@@ -89,15 +89,18 @@ class safe_open:  # noqa: N801 (the original's name)
 
     def get_tensor(self, name: str) -> Any:
         """A whole tensor. Raises TensorNotFound, or Unsupported when the framework has no such dtype."""
-        return self._reader.whole(self._info(name))
+        info = self._info(name)
+        return self._reader.whole(info)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors, in the order of their offsets."""
-        return self._reader.all(self._open())
+        checkpoint = self._open()
+        return self._reader.all(checkpoint)
 
     def get_slice(self, name: str) -> Slice:
         """An object that reads what it is indexed with."""
-        return Slice(self._reader, self._info(name))
+        info = self._info(name)
+        return Slice(self._reader, info)
 
     def __enter__(self) -> safe_open:
         return self

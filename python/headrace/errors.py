@@ -75,7 +75,11 @@ _BY_NAME = {cls.kind: cls for cls in _CLASSES.values()}
 def from_core(
     code: int, message: str, file: str | None, tensor: str | None, offset: int | None, sys_errno: int, driver_code: int
 ) -> HeadraceError:
-    """The exception for an error of the library; called by the extension."""
+    """The exception for an error of the library; called by the extension. Its text names tensor and file."""
+    if tensor is not None and tensor not in message:
+        message = f"tensor '{tensor}': {message}"
+    if file is not None and file not in message:
+        message = f"{file}: {message}"
     cls = _CLASSES.get(code, HeadraceError)
     if cls.kind == "IoError" and sys_errno == _errno.ENOENT:
         cls = FileNotFound
