@@ -147,7 +147,8 @@ class Job:
     def future(self, name: str) -> Future[Any]:
         """A concurrent.futures.Future of a tensor. A second call with the same name gives the same future.
 
-        Futures are completed by one thread of the job, in the order in which they were asked for.
+        Futures are completed by one thread of the job, in the order in which they were asked for, also when the job
+        was dropped in the meantime.
         """
         with self._lock:
             future = self._futures.get(name)
@@ -231,8 +232,7 @@ class Job:
     def __del__(self) -> None:
         waiter = getattr(self, "_waiter", None)
         if waiter is not None:
-            self._load.close()
-            waiter.stop()
+            waiter.stop()  # after the futures that were asked for
 
     def stats(self) -> Stats | None:
         """What the load did so far; None once it is closed (then: Checkpoint.last_stats)."""
@@ -253,7 +253,8 @@ class Job:
 
 
 class _Waiter:
-    """The thread that completes a job's futures. It knows the load, not the job, so that the job can be dropped."""
+    """The thread that completes a job's futures. It knows the load, not the job: a job can be dropped, and the thread
+    ends behind its last future."""
 
     def __init__(self, load: _core.Load, framework: Framework) -> None:
         self._load = load

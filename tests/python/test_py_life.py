@@ -47,13 +47,14 @@ def slow(tmp_path_factory):
 SLOW = "slices={'x': slice(None, None, 2)}"
 
 
-def start_python(program: str, *arguments: object) -> subprocess.Popen:
+def start_python(program: str, *arguments: object, **environment: str) -> subprocess.Popen:
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | environment
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def run_python(program: str, *arguments: object, seconds: float = 60) -> str:
-    process = start_python(program, *arguments)
+def run_python(program: str, *arguments: object, seconds: float = 60, **environment: str) -> str:
+    process = start_python(program, *arguments, **environment)
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == 0 and err == "", (process.returncode, out, err)
     return out
@@ -95,20 +96,31 @@ def longest_stall(work) -> float:
 @pytest.mark.parametrize("way", ["load", "stream"])
 def test_other_threads_run_while_bytes_move(big, way, framework):
     loader = headrace.Loader(threads=1)
+    kept = []  # freeing a gigabyte stalls too, but is not ours
 
     def work():
         if way == "load":
-            headrace.load(big, framework=framework, loader=loader)
+            kept.append(headrace.load(big, framework=framework, loader=loader))
         else:
             for _ in headrace.stream(big, framework=framework, loader=loader, window_bytes=1 << 25):
                 pass
 
     stalls = []
-    for _ in range(8):  # a machine with other work stalls on its own: one quiet run is proof
+    for _ in range(8):  # a busy machine stalls on its own: one quiet run, or one no worse than plain reading, is proof
+        plain = longest_stall(lambda: read_plainly(big))
         stalls.append(longest_stall(work))
-        if stalls[-1] < TICK_STALL_SECONDS_MAX:
+        kept.clear()
+        if stalls[-1] < max(TICK_STALL_SECONDS_MAX, plain):
             return
     pytest.fail(f"a ticking thread stalled for {min(stalls) * 1000:.1f} ms at best")
+
+
+def read_plainly(path):
+    """Reads a file by system calls that release the interpreter lock."""
+    buffer = bytearray(1 << 24)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer) > 0:
+            pass
 
 
 # ---------------------------------------------------------------------------------------------------------- Ctrl-C
@@ -120,7 +132,7 @@ def test_other_threads_run_while_bytes_move(big, way, framework):
         f"headrace.load(path, {SLOW})",
         f"headrace.start(path, {SLOW}).get('x')",
         f"next(headrace.stream(path, {SLOW}))",
-        f"headrace.start(path, {SLOW}).future('x').result()",
+        f"job = headrace.start(path, {SLOW}); job.future('x').result()",
         f"headrace.start(path, lazy=True, {SLOW}).get('x')",
         f"headrace.load(path, framework='np', {SLOW})",
     ],
@@ -214,8 +226,7 @@ def drop_job_with_futures(path):
     job = headrace.start(path)
     futures = [job.future(name) for name in job.names()]
     del job
-    errors = [future.exception(10) for future in futures]
-    assert all(error is None or isinstance(error, headrace.errors.Cancelled) for error in errors)
+    assert all(future.result(10).nbytes == 1 << 24 for future in futures)
 
 
 def close_while_others_wait(path):
@@ -342,7 +353,7 @@ def test_multiprocessing_by_fork(big):
 
 
 MEMORY = """
-    import gc, os, sys
+    import ctypes, gc, os, sys
     import headrace
     def status(field):
         with open("/proc/self/status") as file:
@@ -369,9 +380,13 @@ def test_a_window_bounds_the_memory_of_a_stream(big, framework, order):
             del tensor
     print(status("VmHWM") - before, checkpoint.last_stats.peak_window_bytes)
     """
-    grown, window = map(int, run_python(program, big, framework, order).split())
-    assert window <= 1 << 25
-    assert grown < (1 << 25) + (1 << 24) + (32 << 20), f"1 GiB streamed grew the process by {grown >> 20} MiB"
+    # Without this glibc raises its threshold and fragments its heap, with torch.empty alone just as much.
+    out = run_python(program, big, framework, order, MALLOC_MMAP_THRESHOLD_=str(1 << 20))
+    grown, window = map(int, out.split())
+    # In reverse order the window is full of what is wanted last; each tensor that is waited for comes on top.
+    bound = (1 << 25) + (1 << 24) * (order == "reverse")
+    assert window <= bound
+    assert grown < bound + (1 << 24) + (16 << 20), f"1 GiB streamed grew the process by {grown >> 20} MiB"
 
 
 @pytest.mark.parametrize("framework", ["pt", "np", None])
@@ -380,19 +395,27 @@ def test_100000_tensors_leave_nothing(tmp_path, framework):
     path = write_sparse(tmp_path / "many.safetensors", {f"model.layers.{i}.weight": 64 for i in range(100_000)})
     program = MEMORY + """
     path, framework = sys.argv[1], None if sys.argv[2] == "None" else sys.argv[2]
+    class MallocInfo(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in
+                    "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = MallocInfo
+    def in_use():  # the resident size would also count what malloc keeps and fragments
+        gc.collect()
+        info = mallinfo2()
+        return info.uordblks + info.hblkhd, sys.getallocatedblocks()
     def rounds(count):
         for _ in range(count):
             assert len(headrace.load(path, framework=framework)) == 100_000
             assert sum(1 for _ in headrace.stream(path, framework=framework, window_bytes=1 << 20)) == 100_000
-        gc.collect()
-    rounds(2)
-    before, objects = status("VmRSS"), len(gc.get_objects())
+    rounds(1)
+    before, blocks_before = in_use()
     rounds(3)
-    print(status("VmRSS") - before, len(gc.get_objects()) - objects)
+    after, blocks_after = in_use()
+    print(after - before, blocks_after - blocks_before)
     """
-    grown, objects = map(int, run_python(program, path, framework, seconds=120).split())
-    assert grown < 8 << 20, f"grown by {grown} bytes"
-    assert objects < 100
+    grown, blocks = map(int, run_python(program, path, framework, seconds=300).split())
+    assert grown < 100_000 and blocks < 1000, f"grown by {grown} bytes and {blocks} Python blocks"
 
 
 def test_tensors_outlive_everything():
