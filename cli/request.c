@@ -127,7 +127,7 @@ void request_release(struct request *request)
     *request = (struct request){0};
 }
 
-int loader_make(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader, struct hr_error *err)
+int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader, struct hr_error *err)
 {
     struct hr_loader_options options = {.size = sizeof options};
     if (device) {
@@ -145,7 +145,7 @@ int job_open(const struct request_options *options, const struct text_list *path
              struct hr_error *err)
 {
     struct job job = {0};
-    int code = loader_make(&options->tuning, options->device, &job.loader, err);
+    int code = request_loader(&options->tuning, options->device, &job.loader, err);
     if (code == 0)
         code = checkpoint_open(paths->texts, paths->count, &options->open, &job.checkpoint, err);
     if (code == 0)

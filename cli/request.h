@@ -79,7 +79,8 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct text_list 
                  const struct text_list *slices, struct request *ret_request, struct hr_error *err);
 void request_release(struct request *request);
 
-int loader_make(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader, struct hr_error *err);
+int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader,
+                   struct hr_error *err);
 
 int job_open(const struct request_options *options, const struct text_list *paths, struct job *ret_job,
              struct hr_error *err);

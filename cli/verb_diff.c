@@ -340,7 +340,7 @@ static int diff(const struct request_options *options, const char *const *paths,
                 struct hr_error *err)
 {
     struct comparison comparison = {.window_bytes = options->tuning.window_bytes};
-    int code = loader_make(&options->tuning, NULL, &comparison.loader, err);
+    int code = request_loader(&options->tuning, NULL, &comparison.loader, err);
     for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
         code = checkpoint_open(&paths[side], 1, &options->open, &comparison.checkpoints[side], err);
     if (code == 0)

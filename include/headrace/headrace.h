@@ -169,7 +169,7 @@ struct hr_open_options {
     size_t size;             /* of this struct */
     uint32_t mode;           /* enum hr_open_mode */
     uint32_t allow_trailing; /* not 0: bytes after the last tensor are allowed */
-    uint32_t thread_count;   /* threads that read headers of many files; 0: by the number of cores, at most 8 */
+    uint32_t thread_count;   /* threads that read headers of many files; 0: 8, since they mostly wait */
     uint32_t reserved;
 };
 
@@ -328,7 +328,7 @@ struct hr_load_options {
     uint32_t reserved_tail;
 };
 
-/* A loaded item. `data` is borrowed until the item is taken or dropped or the load is freed. */
+/* A loaded item. `data` is borrowed until the item is dropped or the load is freed. */
 struct hr_view {
     size_t size;             /* of this struct, set by the caller */
     void *data;              /* NULL for a tensor without bytes that has no memory */
@@ -385,7 +385,7 @@ HR_API int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_
 /* Waits for all items; the window does not bound this call. */
 HR_API int hr_load_wait_all(struct hr_load *load, struct hr_error *err);
 
-/* Describes a ready item without waiting; HR_EINVALID_ARGUMENT when it is not ready, taken or dropped. */
+/* Describes a ready item without waiting; HR_EINVALID_ARGUMENT when it is not ready or was dropped. */
 HR_API int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_view, struct hr_error *err);
 /*
  * Hands a ready item out as a DLPack tensor: `dlpack_major` 0 gives a DLManagedTensor *, 1 a
@@ -398,9 +398,9 @@ HR_API int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack
 /* The load gives up its hold on a ready item: its memory is freed with the last tensor taken from it. */
 HR_API int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err);
 
-/* Stops reading; what is not ready gives HR_ECANCELLED. Any thread, does not block. */
+/* Stops reading; what is not ready gives HR_ECANCELLED. Any thread, does not block. Nothing in a forked child. */
 HR_API void hr_load_cancel(struct hr_load *load);
-/* Any thread, at any time. */
+/* Any thread, at any time; HR_EFORKED in a forked child. */
 HR_API int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats);
 /* Cancels, waits for reads in flight, joins the threads, frees what was not taken. NULL is allowed. */
 HR_API void hr_load_free(struct hr_load *load);

@@ -143,6 +143,8 @@ static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void 
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int error = pthread_create(ret_thread, NULL, main, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_setname_np(*ret_thread, "headrace");
     return -error;
 }
 

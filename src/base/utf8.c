@@ -1,5 +1,5 @@
 /*
- * utf8.c: strict UTF-8 checking; long runs of ASCII are passed over eight bytes at a time.
+ * utf8.c: strict UTF-8 checking; long runs of ASCII are passed over 32 bytes at a time.
  */
 #include "base/utf8.h"
 
@@ -50,12 +50,12 @@ size_t hr_utf8_valid_prefix(const unsigned char *text, size_t size)
 {
     size_t i = 0;
     while (i < size) {
-        uint64_t word;
-        while (size - i >= sizeof word) {
-            memcpy(&word, text + i, sizeof word);
-            if (word & UINT64_C(0x8080808080808080))
+        uint64_t words[4];
+        while (size - i >= sizeof words) {
+            memcpy(words, text + i, sizeof words);
+            if ((words[0] | words[1] | words[2] | words[3]) & UINT64_C(0x8080808080808080))
                 break;
-            i += sizeof word;
+            i += sizeof words;
         }
         if (i == size)
             break;

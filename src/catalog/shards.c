@@ -15,7 +15,7 @@
 #include "catalog/file_open.h"
 #include "format/sniff.h"
 
-#define SPECULATIVE_BYTES (256u << 10) /* the header of a shard with 2,000 tensors; costs what 4 KiB cost */
+#define SPECULATIVE_BYTES ((size_t)256 << 10) /* the header of a shard with 2,000 tensors; costs what 4 KiB cost */
 
 struct shared {
     const struct hr_json_string *files;

@@ -112,32 +112,48 @@ static const uint8_t dl_codes[HR_DTYPE_COUNT] = {
     [HR_DTYPE_U64] = DL_UINT,
 };
 
-static int64_t compact_stride(const int64_t *shape, uint32_t rank, uint32_t dimension)
+/* F4 counts pairs in its last dimension. */
+static int fill_shape(const struct hr_view *view, int64_t *shape, struct hr_error *err)
 {
-    int64_t stride = 1;
-    for (uint32_t i = dimension + 1; i < rank; i++)
-        stride *= shape[i];
-    return stride;
+    for (uint32_t i = 0; i < view->rank; i++) {
+        if (view->shape[i] > INT64_MAX) /* only without elements */
+            return hr_fail(err, HR_EUNSUPPORTED, "DLPack counts to 2^63 - 1, and dimension %u has %llu elements", i,
+                           (unsigned long long)view->shape[i]);
+        shape[i] = (int64_t)view->shape[i];
+    }
+    if (view->dtype != HR_DTYPE_F4)
+        return 0;
+    if (view->rank == 0 || shape[view->rank - 1] % 2)
+        return hr_fail(err, HR_EUNSUPPORTED,
+                       "DLPack holds F4 as pairs, and the last dimension is odd; use the bytes instead");
+    shape[view->rank - 1] /= 2;
+    return 0;
 }
 
-/* Shape and strides in elements. Sub-byte dtypes are compact; F4 counts pairs in its last dimension. */
+/* Row-major. Strides that do not fit are 0: only tensors without elements have them. */
+static void fill_compact_strides(const int64_t *shape, uint32_t rank, int64_t *strides)
+{
+    int64_t stride = 1;
+    for (uint32_t i = rank; i-- > 0;) {
+        strides[i] = stride;
+        if (__builtin_mul_overflow(stride, shape[i] ? shape[i] : 1, &stride))
+            stride = 0;
+    }
+}
+
+/* Shape and strides in elements. Sub-byte dtypes are compact. */
 static int fill_numbers(const struct hr_view *view, struct exported *exported, struct hr_error *err)
 {
     int64_t *shape = exported->numbers, *strides = exported->numbers + view->rank;
     uint32_t bits = hr_dtype_bits(view->dtype);
-    for (uint32_t i = 0; i < view->rank; i++)
-        shape[i] = (int64_t)view->shape[i];
-    if (view->dtype == HR_DTYPE_F4) {
-        if (view->rank == 0 || shape[view->rank - 1] % 2)
-            return hr_fail(err, HR_EUNSUPPORTED,
-                           "DLPack holds F4 as pairs, and the last dimension is odd; use the bytes instead");
-        shape[view->rank - 1] /= 2;
+    int code = fill_shape(view, shape, err);
+    if (code)
+        return code;
+    if (bits % 8) {
+        fill_compact_strides(shape, view->rank, strides);
+        return 0;
     }
     for (uint32_t i = 0; i < view->rank; i++) {
-        if (bits % 8) {
-            strides[i] = compact_stride(shape, view->rank, i);
-            continue;
-        }
         if (view->strides[i] % (int64_t)(bits / 8))
             return hr_fail(err, HR_EUNSUPPORTED,
                            "DLPack counts strides in elements of %u bytes; stride %u is %lld bytes", bits / 8, i,

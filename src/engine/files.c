@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -33,11 +32,11 @@ struct hr_files {
 /* Half of what the process may open: the other half is the program's. */
 static size_t open_files_max(void)
 {
-    struct rlimit limit;
-    size_t most = HR_OPEN_FILES_MAX;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 2 < most)
-        most = limit.rlim_cur / 2;
-    return most ? most : 1;
+    uint64_t soft, hard;
+    uint64_t most = HR_OPEN_FILES_MAX;
+    if (hr_sys->descriptor_limits(&soft, &hard) == 0 && soft / 2 < most)
+        most = soft / 2;
+    return most ? (size_t)most : 1;
 }
 
 int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_counts, struct hr_files **ret_files,
@@ -71,7 +70,8 @@ void hr_files_free(struct hr_files *files)
     for (size_t i = 0; i < files->checkpoint->file_count; i++)
         if (files->files[i].fd >= 0)
             hr_sys->close(files->files[i].fd);
-    if (files->pid == getpid()) { /* a forked child has the waiters' marks without the waiters: destroying would block */
+    /* in a forked child the waiters are gone but not their marks: destroying would block */
+    if (files->pid == getpid()) {
         pthread_cond_destroy(&files->released);
         pthread_mutex_destroy(&files->lock);
     }

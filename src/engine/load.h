@@ -68,7 +68,8 @@ struct hr_load {
     pid_t pid;
     uint64_t start_ns;
     pthread_t *threads;
-    uint32_t thread_count; /* started; constant after the start */
+    uint32_t thread_count;  /* started; constant after the start */
+    uint32_t thread_wanted; /* readers that there is work for */
 
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -82,6 +83,7 @@ struct hr_load {
     struct index_queue ready;          /* items, in the order of readiness */
     size_t group_next;                 /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
+    uint64_t event_count; /* items made ready, groups published, window opened: who saw fewer has to look again */
     uint64_t window_bytes, window_peak_bytes;
     uint64_t ready_ns;              /* when the last item became ready */
     struct hr_reader *spare_reader; /* sequential loads: kept for the next waiting thread */
@@ -100,6 +102,11 @@ struct hr_load {
 int hr_load_admit_group(struct hr_load *load, size_t group_index);
 /* Admits groups in plan order as far as the window allows. */
 int hr_load_admit_window(struct hr_load *load);
+
+/* prepare.c: a load that is planned and has moved nothing yet. On success hr_load_free() ends it. */
+int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
+                    size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
+                    struct hr_error *err);
 
 /* load.c */
 /* Records the first error and wakes everybody; the lock is not held. */

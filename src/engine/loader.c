@@ -3,7 +3,6 @@
  */
 #include "engine/loader.h"
 
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -56,15 +55,6 @@ int hr_options_copy(void *ours, size_t known_size, const void *given, const char
     return 0;
 }
 
-static uint32_t usable_cores(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) < 0)
-        return 1;
-    return (uint32_t)CPU_COUNT(&set);
-}
-
 static int check_range(const char *what, uint64_t value, uint64_t low, uint64_t high, struct hr_error *err)
 {
     if (value >= low && value <= high)
@@ -88,7 +78,7 @@ static int check_devices(const struct hr_loader_options *options, struct hr_erro
 
 static void set_defaults(struct hr_loader_options *options)
 {
-    uint32_t cores = usable_cores();
+    uint32_t cores = hr_sys->core_count();
     if (options->thread_count == 0)
         options->thread_count = cores < HR_READER_DEFAULT_MAX ? cores : HR_READER_DEFAULT_MAX;
     if (options->chunk_bytes == 0)

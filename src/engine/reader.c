@@ -258,18 +258,23 @@ static void fail_read(struct hr_load *load, struct slot *slot)
 static void count_bytes(struct hr_load *load, const struct hr_plan_chunk *chunk)
 {
     int any = 0;
+    uint64_t landed = 0;
     for (size_t i = 0; i < chunk->piece_count; i++) {
         const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
         struct load_item *item = &load->items[piece->item_index];
         uint64_t bytes = piece->end - piece->begin;
+        if (item->mapped)
+            continue;
+        landed += bytes;
         /* acquire and release: who sees 0 sees what all readers of this item wrote */
-        if (atomic_fetch_sub_explicit(&item->bytes_left, bytes, memory_order_acq_rel) != bytes || item->mapped)
+        if (atomic_fetch_sub_explicit(&item->bytes_left, bytes, memory_order_acq_rel) != bytes)
             continue;
         if (!any)
             pthread_mutex_lock(&load->lock);
         any = 1;
         hr_load_item_ready(load, piece->item_index);
     }
+    load->bytes_landed += landed;
     if (any) {
         pthread_cond_broadcast(&load->done);
         pthread_mutex_unlock(&load->lock);
@@ -289,7 +294,6 @@ static void finish_chunk(struct hr_load *load, struct slot *slot, int succeeded)
         locate_error(load, chunk, chunk->file_begin, &error);
         hr_load_fail(load, &error);
     } else if (succeeded) {
-        load->bytes_landed += chunk->bytes;
         count_bytes(load, chunk);
     }
 }

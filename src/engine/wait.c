@@ -109,21 +109,24 @@ static void sleep_some(struct waiter *waiter)
     pthread_cond_timedwait(&load->done, &load->lock, &time);
 }
 
-/* One step towards what is waited for; may return early. The lock is held before and after. */
-static void wait_some(struct waiter *waiter)
+/*
+ * One step towards what is waited for; may return early. Sleeps only if nothing has happened since the caller, who may
+ * have given up the lock meanwhile, saw `events_seen`. The lock is held before and after.
+ */
+static void wait_some(struct waiter *waiter, uint64_t events_seen)
 {
     struct hr_load *load = waiter->load;
     if (do_due(waiter))
         return;
     if (waiter->reader) {
-        size_t ready_before = load->items_ready;
         pthread_mutex_unlock(&load->lock);
         int moved = hr_reader_step(waiter->reader);
         pthread_mutex_lock(&load->lock);
-        if (moved || load->items_ready != ready_before || load->error.code)
+        if (moved)
             return;
     }
-    sleep_some(waiter);
+    if (load->event_count == events_seen && !load->error.code)
+        sleep_some(waiter);
 }
 
 /* The item leaves the window. The lock is held. */
@@ -135,10 +138,13 @@ static void hand_out(struct hr_load *load, size_t item_index)
         return;
     item->handed_out = 1;
     load->items_handed_out++;
-    if (--load->groups[group_index].items_left == 0)
+    if (--load->groups[group_index].items_left == 0) {
         load->window_bytes -= load->plan.groups[group_index].window_bytes;
-    if (load->items_handed_out == load->plan.item_count)
-        pthread_cond_broadcast(&load->done); /* others in hr_load_next() are at the end */
+        load->event_count++;
+    }
+    /* others in hr_load_next() are at the end, or with a sequential load it may be they who have to go on */
+    if (load->items_handed_out == load->plan.item_count || load->options.sequential)
+        pthread_cond_broadcast(&load->done);
 }
 
 /* After something was handed out: what the window has room for now is made while the consumer works. */
@@ -174,9 +180,10 @@ int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
         return code;
     pthread_mutex_lock(&load->lock);
     while (load->items[item_index].status != ITEM_READY && !load->error.code) {
+        uint64_t events_seen = load->event_count;
         promote(load, item_index);
         if (load->items[item_index].status != ITEM_READY && !load->error.code)
-            wait_some(&waiter);
+            wait_some(&waiter, events_seen);
     }
     if (load->items[item_index].status == ITEM_READY)
         hand_out(load, item_index);
@@ -205,6 +212,7 @@ static int next_ready(struct waiter *waiter, size_t *ret_item_index, struct hr_e
 {
     struct hr_load *load = waiter->load;
     for (;;) {
+        uint64_t events_seen = load->event_count;
         *ret_item_index = pop_ready(load);
         if (*ret_item_index != SIZE_MAX)
             return 0;
@@ -216,10 +224,8 @@ static int next_ready(struct waiter *waiter, size_t *ret_item_index, struct hr_e
             pthread_mutex_unlock(&load->lock);
             hr_load_admit_window(load);
             pthread_mutex_lock(&load->lock);
-            if (load->ready.count || load->error.code)
-                continue;
         }
-        wait_some(waiter);
+        wait_some(waiter, events_seen);
     }
 }
 
@@ -260,7 +266,7 @@ int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
             break;
     pthread_mutex_lock(&load->lock);
     while (load->items_ready < load->plan.item_count && !load->error.code)
-        wait_some(&waiter);
+        wait_some(&waiter, load->event_count);
     if (load->items_ready < load->plan.item_count)
         code = hr_load_error(load, err);
     pthread_mutex_unlock(&load->lock);

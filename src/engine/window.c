@@ -150,14 +150,17 @@ static void publish_group(struct hr_load *load, size_t group_index)
         size_t item_index = group_item(load, group, i);
         struct load_item *item = &load->items[item_index];
         item->status = ITEM_ADMITTED;
-        if (load->plan.items[item_index].bytes == 0 || item->mapped)
+        if (load->plan.items[item_index].bytes == 0 || item->mapped) {
+            load->bytes_landed += load->plan.items[item_index].bytes;
             hr_load_item_ready(load, item_index);
-        else
+        } else {
             to_read = 1;
+        }
     }
     if (to_read)
         hr_queue_push(&load->queued, group_index);
     load->groups[group_index].status = GROUP_ADMITTED;
+    load->event_count++;
     pthread_cond_broadcast(&load->work);
     pthread_cond_broadcast(&load->done);
 }

@@ -164,6 +164,7 @@ int hr_header_parse(char *json, size_t json_size, uint64_t file_size, const stru
         .is_strict = !options || options->mode == HR_OPEN_STRICT,
         .allow_trailing = options && options->allow_trailing,
         .is_sorted = 1,
+        .last_dtype_size = SIZE_MAX,
         .err = err,
     };
     hr_json_init(&build.json, json, json_size, HR_HEADER_PREFIX_BYTES, HR_EINVALID_HEADER_DESERIALIZATION, err);

@@ -16,8 +16,9 @@ struct hr_header_build {
     uint64_t file_size;
     uint64_t seed; /* of hashes */
     int is_strict, allow_trailing;
-    int is_sorted; /* by (begin, end), so far */
-    uint32_t last_dtype;
+    int is_sorted;       /* by (begin, end), so far */
+    uint32_t last_dtype; /* of the tensor before; its name has last_dtype_size bytes, SIZE_MAX for none */
+    size_t last_dtype_size;
     struct hr_error *err;
 };
 

@@ -41,12 +41,14 @@ static int shape_append(struct hr_header_build *build, uint64_t extent)
     return 0;
 }
 
+/* Neighbouring tensors mostly have the same dtype. */
 static uint32_t dtype_find(struct hr_header_build *build, const char *name, size_t size)
 {
-    const char *last = hr_dtype_name(build->last_dtype);
-    if (last && strlen(last) == size && memcmp(last, name, size) == 0)
-        return build->last_dtype;
-    return build->last_dtype = hr_dtype_find(name, size);
+    if (size != build->last_dtype_size || memcmp(hr_dtype_name(build->last_dtype), name, size)) {
+        build->last_dtype = hr_dtype_find(name, size);
+        build->last_dtype_size = build->last_dtype ? size : SIZE_MAX;
+    }
+    return build->last_dtype;
 }
 
 /* The extents behind a '[' and its ']'; NULL for another form or, with *ret_result set, without memory. */

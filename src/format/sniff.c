@@ -62,8 +62,8 @@ static const struct magic texts[] = {
 /* Pickle protocols 2 to 5: PROTO, the protocol, and an opcode that can follow. Older PyTorch files are pickles. */
 static int is_pickle(const unsigned char *start, size_t size)
 {
-    return size >= 3 && start[0] == 0x80 && start[1] >= 2 && start[1] <= 5 &&
-           memchr("}]()c\x8a\x95KMJX\x8cN", start[2], 13);
+    static const unsigned char opcodes[] = {'}', ']', '(', ')', 'c', 'K', 'M', 'J', 'X', 'N', 0x8a, 0x8c, 0x95};
+    return size >= 3 && start[0] == 0x80 && start[1] >= 2 && start[1] <= 5 && memchr(opcodes, start[2], sizeof opcodes);
 }
 
 /* A tar archive has its magic inside the first header block. */
@@ -89,6 +89,7 @@ static int may_be_safetensors(const unsigned char *start, size_t size)
     return size > 8 && (start[8] == '{' || isspace(start[8])) && memcmp(start + 4, "\0\0\0\0", 4) == 0;
 }
 
+/* Binary data may follow, as after a header without its length. */
 static const char *text_sniff(const unsigned char *start, size_t size)
 {
     if (size >= 3 && memcmp(start, "\xef\xbb\xbf", 3) == 0) {
@@ -102,7 +103,7 @@ static const char *text_sniff(const unsigned char *start, size_t size)
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (size >= texts[i].size && strncasecmp((const char *)start, texts[i].bytes, texts[i].size) == 0)
             return texts[i].what;
-    return "a text file";
+    return NULL;
 }
 
 const char *hr_sniff(const unsigned char *start, size_t size)
@@ -116,7 +117,8 @@ const char *hr_sniff(const unsigned char *start, size_t size)
         return "a Python pickle, such as an old PyTorch checkpoint; convert it to safetensors";
     if (is_tar(start, size))
         return "a tar archive; unpack it";
-    return is_text(start, size) ? text_sniff(start, size) : NULL;
+    const char *what = is_text(start, size < 8 ? size : 8) ? text_sniff(start, size) : NULL;
+    return !what && is_text(start, size) ? "a text file" : what;
 }
 
 int hr_sniff_refine(int code, const unsigned char *start, size_t size, int is_strict, struct hr_error *err)

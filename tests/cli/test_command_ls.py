@@ -18,10 +18,10 @@ def test_the_table(tmp_path):
         [],
     ]
     assert result.stdout.endswith(
-        "U8     1 tensor   4 bytes\n"
-        "I16    1 tensor  12 bytes\n"
-        "F32   2 tensors  12 bytes\n"
-        "total 4 tensors  28 bytes\n".replace("total 4", "total  4")
+        "U8      1 tensor   4 bytes\n"
+        "I16     1 tensor  12 bytes\n"
+        "F32    2 tensors  12 bytes\n"
+        "total  4 tensors  28 bytes\n"
     )
     assert all(line == line.rstrip() for line in result.stdout.splitlines())
     columns = {line.index(word) for line, word in zip(result.stdout.splitlines(), ["DTYPE", "F32", "I16", "U8", "F32"])}
@@ -31,7 +31,6 @@ def test_the_table(tmp_path):
 def test_json(tmp_path):
     tensors = {"c": ("U8", [1], None), "a": ("F32", [2], None)}
     path = write(tmp_path / "x.safetensors", tensors, metadata={"format": "pt", "é\"\n": "\u0000"})
-    path.write_bytes(path.read_bytes())
     start, size = data_offset(path), path.stat().st_size
     assert run_json("ls", "--json", path) == {
         "files": [{

@@ -1,6 +1,5 @@
 """Verbs, options, help, manual pages, the environment, and output that cannot be written."""
 
-import pathlib
 import re
 import subprocess
 
@@ -87,7 +86,7 @@ def test_unknown_options(verb):
     (["load", "--route=fast", "x"], "option --route: 'fast' is not auto, pread, uring or mmap"),
     (["load", "--deadline=0", "x"], "option --deadline: '0' is not seconds such as 0.5, greater than 0"),
     (["ls", "--json=yes", "x"], "option --json takes no value"),
-    (["ls", "--js", "x"], "unknown option '--js'; did you mean --json?"),
+    (["ls", "--jso", "x"], "unknown option '--jso'; did you mean --json?"),
 ])
 def test_wrong_values(arguments, message):
     result = run(*arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADRACE = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "headrace"))
+HEADRACE = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "headrace")).resolve()
 
 
 class Command:

@@ -244,6 +244,8 @@ static uint64_t check_chunk(const struct hr_plan *plan, const struct hr_plan_chu
         CHECK(item->way == chunk->way && source >= source_before);
         CHECK(p > chunk->piece_first || source == chunk->file_begin);
         CHECK(p == chunk->piece_first || piece->item_index != piece[-1].item_index);
+        if (item->dim_count && item->run_bytes <= plan->options.chunk_bytes) /* no run is torn without need */
+            CHECK(piece->begin % item->run_bytes == 0 && piece->end % item->run_bytes == 0);
         source_before = source;
         bytes += piece->end - piece->begin;
         file_end = end > file_end ? end : file_end;

@@ -1,0 +1,174 @@
+/*
+ * prepare.c: everything about a load that comes before the first byte: options, plan, tables, files, route. A load that
+ * was only prepared moves nothing, so its plan can also be described.
+ */
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/sys.h"
+#include "engine/load.h"
+#include "engine/route.h"
+#include "plan/describe.h"
+
+#define PROGRESS_NS_DEFAULT 100000000u
+
+static int queue_init(struct index_queue *queue, size_t capacity)
+{
+    queue->indices = hr_alloc_array(capacity, sizeof queue->indices[0]);
+    queue->capacity = capacity;
+    return queue->indices ? 0 : -1;
+}
+
+static struct hr_plan_options plan_options(const struct hr_loader *loader, const struct hr_load_options *options)
+{
+    return (struct hr_plan_options){
+        .chunk_bytes = loader->chunk_bytes,
+        .arena_bytes = loader->arena_bytes,
+        .window_bytes = options->window_bytes,
+        .ownership = options->ownership,
+        .device_count = loader->device_count,
+    };
+}
+
+static int copy_options(const struct hr_load_options *given, struct hr_load_options *ret_options, struct hr_error *err)
+{
+    int code = hr_options_copy(ret_options, sizeof *ret_options, given, "hr_load_options", err);
+    if (code < 0)
+        return code;
+    if (ret_options->ownership > HR_OWN_EACH)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "ownership is %u; it must be HR_OWN_ARENA or HR_OWN_EACH",
+                       ret_options->ownership);
+    if (ret_options->progress_ns == 0)
+        ret_options->progress_ns = PROGRESS_NS_DEFAULT;
+    if (ret_options->sequential)
+        ret_options->window_bytes = 1; /* one item at a time */
+    return 0;
+}
+
+static int make_plan(struct hr_load *load, const struct hr_item *items, size_t item_count, struct hr_error *err)
+{
+    const struct hr_checkpoint *checkpoint = load->checkpoint;
+    struct hr_plan_options options = plan_options(load->loader, &load->options);
+    uint64_t from = hr_sys->clock_ns();
+    int code = hr_plan_make(checkpoint->tensors, checkpoint->tensor_count, checkpoint->file_count, items, item_count,
+                            &options, &load->plan, err);
+    load->plan_ns = hr_sys->clock_ns() - from;
+    return code;
+}
+
+/* The table of open files, told how many chunks each file has. */
+static int make_files(struct hr_load *load, struct hr_error *err)
+{
+    size_t *uses = hr_alloc_array(load->checkpoint->file_count, sizeof *uses);
+    if (!uses)
+        return hr_fail_memory(err, load->checkpoint->file_count * sizeof *uses, "counts of chunks per file");
+    for (size_t i = 0; i < load->plan.chunk_count; i++)
+        uses[load->plan.chunks[i].file_index]++;
+    int code = hr_files_new(load->checkpoint, uses, &load->files, err);
+    hr_free(uses);
+    return code;
+}
+
+/* What the load keeps per item, group and chunk. */
+static int make_tables(struct hr_load *load, struct hr_error *err)
+{
+    const struct hr_plan *plan = &load->plan;
+    load->items = hr_alloc_array(plan->item_count, sizeof load->items[0]);
+    load->groups = hr_alloc_array(plan->group_count, sizeof load->groups[0]);
+    load->chunk_taken = hr_alloc_array(plan->chunk_count, 1);
+    load->file_maps = hr_alloc_array(load->checkpoint->file_count, sizeof load->file_maps[0]);
+    load->threads = hr_alloc_array(load->loader->thread_count, sizeof load->threads[0]);
+    int failed = queue_init(&load->ready, plan->item_count) | queue_init(&load->urgent, plan->item_count) |
+                 queue_init(&load->queued, plan->group_count);
+    if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads || failed)
+        return hr_fail_memory(err, plan->item_count * sizeof load->items[0], "the tables of a load");
+    for (size_t i = 0; i < plan->item_count; i++)
+        load->items[i].bytes_left = plan->items[i].bytes;
+    for (size_t i = 0; i < plan->group_count; i++)
+        load->groups[i].items_left = plan->groups[i].item_count;
+    return 0;
+}
+
+static uint32_t threads_wanted(const struct hr_load *load)
+{
+    if (load->options.sequential)
+        return 0;
+    return load->plan.chunk_count < load->loader->thread_count ? (uint32_t)load->plan.chunk_count
+                                                               : load->loader->thread_count;
+}
+
+static struct hr_load *load_alloc(void)
+{
+    pthread_condattr_t monotonic;
+    struct hr_load *load = hr_alloc(sizeof *load);
+    if (!load)
+        return NULL;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_cond_init(&load->work, NULL);
+    pthread_cond_init(&load->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return load;
+}
+
+int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
+                    size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
+                    struct hr_error *err)
+{
+    struct hr_load_options known;
+    if (!loader || !checkpoint || (item_count && !items))
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "a load needs a loader, a checkpoint and items; one of them is NULL");
+    int code = hr_fork_check(loader->pid, "loader", err);
+    if (code == 0)
+        code = copy_options(options, &known, err);
+    if (code < 0)
+        return code;
+    struct hr_load *load = load_alloc();
+    if (!load)
+        return hr_fail_memory(err, sizeof *load, "a load");
+    load->loader = loader;
+    load->checkpoint = checkpoint;
+    load->options = known;
+    load->pid = getpid();
+    load->start_ns = hr_sys->clock_ns();
+    load->ready_ns = item_count ? 0 : load->start_ns;
+    code = make_plan(load, items, item_count, err);
+    if (code == 0)
+        code = make_tables(load, err);
+    if (code == 0)
+        code = make_files(load, err);
+    if (code < 0) {
+        hr_load_free(load);
+        return code;
+    }
+    load->thread_wanted = threads_wanted(load);
+    hr_route_choose(load);
+    *ret_load = load;
+    return 0;
+}
+
+int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
+                     size_t item_count, const struct hr_load_options *options, uint32_t format, char **ret_text,
+                     struct hr_error *err)
+{
+    struct hr_load *load;
+    if (format > HR_PLAN_TEXT)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "format is %u; it must be HR_PLAN_JSON or HR_PLAN_TEXT", format);
+    int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
+    if (code < 0)
+        return code;
+    uint32_t readers = load->thread_wanted ? load->thread_wanted : 1;
+    struct hr_plan_facts facts = {
+        .route = hr_route_name(load->route),
+        .route_reason = load->route_reason,
+        .thread_count = load->thread_wanted,
+        .queue_depth = load->queue_depth,
+        .staging_bytes = load->plan.staged_bytes_max * load->queue_depth * readers,
+    };
+    code = hr_plan_to_text(&load->plan, checkpoint->tensors, checkpoint->files, &facts, format, ret_text, err);
+    hr_load_free(load);
+    return code;
+}
