@@ -78,7 +78,7 @@ check-clang:
 	@$(call build,build-clang)
 
 check-sanitize:
-	@$(call configure,build-asan,-DHEADRACE_SANITIZE=ON -DHEADRACE_TESTS=ON -DCMAKE_C_FLAGS=-Werror)
+	@$(call configure,build-asan,-DHEADRACE_SANITIZE=ON -DHEADRACE_TESTS=ON)
 	@$(call build,build-asan)
 	@ctest --test-dir build-asan --output-on-failure --no-tests=error
 

@@ -208,13 +208,13 @@ static void print_case(FILE *json, const char *name, const struct result *result
            (unsigned long long)(result->setting.block_bytes >> 20), result->setting.huge ? ", huge pages" : "",
            bytes / result->headrace[m] / 1e9, result->ratio[m], result->ratio[0], result->ratio[pairs - 1], pairs);
     if (json)
-        fprintf(json,
-                "  \"%s\": {\"ruler_gb_s\": %.3f, \"ruler_threads\": %u, \"ruler_block_bytes\": %llu, \"ruler_huge\": %d, "
-                "\"headrace_gb_s\": %.3f, \"ratio_median\": %.4f, \"ratio_min\": %.4f, \"ratio_max\": %.4f}%s\n",
-                name, bytes / result->ruler[m] / 1e9, result->setting.threads,
-                (unsigned long long)result->setting.block_bytes, result->setting.huge,
-                bytes / result->headrace[m] / 1e9, result->ratio[m], result->ratio[0], result->ratio[pairs - 1],
-                last ? "" : ",");
+        fprintf(
+            json,
+            "  \"%s\": {\"ruler_gb_s\": %.3f, \"ruler_threads\": %u, \"ruler_block_bytes\": %llu, \"ruler_huge\": %d, "
+            "\"headrace_gb_s\": %.3f, \"ratio_median\": %.4f, \"ratio_min\": %.4f, \"ratio_max\": %.4f}%s\n",
+            name, bytes / result->ruler[m] / 1e9, result->setting.threads,
+            (unsigned long long)result->setting.block_bytes, result->setting.huge, bytes / result->headrace[m] / 1e9,
+            result->ratio[m], result->ratio[0], result->ratio[pairs - 1], last ? "" : ",");
 }
 
 static void open_files(struct ruler *ruler)
@@ -267,7 +267,9 @@ int main(int argc, char **argv)
 
     FILE *json = json_path ? fopen(json_path, "w") : NULL;
     if (json)
-        fprintf(json, "{\n  \"benchmark\": \"host\", \"cores\": %u, \"bytes\": %llu, \"tensors\": %zu, \"files\": %zu, \"pairs\": %d,\n",
+        fprintf(json,
+                "{\n  \"benchmark\": \"host\", \"cores\": %u, \"bytes\": %llu, \"tensors\": %zu, \"files\": %zu, "
+                "\"pairs\": %d,\n",
                 cores, (unsigned long long)ruler.bytes, hr_checkpoint_count(checkpoint),
                 hr_checkpoint_file_count(checkpoint), pairs);
     print_case(json, "touched", &into, (double)ruler.bytes, pairs, 0);

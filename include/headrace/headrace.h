@@ -41,42 +41,42 @@ extern "C" {
  * TensorNotFound are those of the reference reader (the safetensors Rust crate), the others are ours.
  * Numbers are never reused.
  */
-#define HR_ERROR_LIST(X)                                                                                          \
+#define HR_ERROR_LIST(X)                                                                                           \
     X(HEADER_TOO_SMALL, 1, "HeaderTooSmall", "the file is shorter than the 8 bytes that hold the header's length") \
-    X(HEADER_TOO_LARGE, 2, "HeaderTooLarge", "the header's length is over 100,000,000 bytes")                     \
-    X(INVALID_HEADER_LENGTH, 3, "InvalidHeaderLength", "the header reaches past the end of the file")             \
-    X(INVALID_HEADER, 4, "InvalidHeader", "the header is not UTF-8")                                              \
-    X(INVALID_HEADER_DESERIALIZATION, 5, "InvalidHeaderDeserialization", "the header is not the JSON it must be") \
-    X(INVALID_OFFSET, 6, "InvalidOffset", "a tensor's bytes leave a hole, overlap or run backwards")              \
-    X(VALIDATION_OVERFLOW, 7, "ValidationOverflow", "a shape's element or bit count overflows 64 bits")           \
-    X(MISALIGNED_SLICE, 8, "MisalignedSlice", "sub-byte elements do not fill whole bytes")                        \
-    X(TENSOR_INVALID_INFO, 9, "TensorInvalidInfo", "a tensor's offsets disagree with its shape and dtype")        \
+    X(HEADER_TOO_LARGE, 2, "HeaderTooLarge", "the header's length is over 100,000,000 bytes")                      \
+    X(INVALID_HEADER_LENGTH, 3, "InvalidHeaderLength", "the header reaches past the end of the file")              \
+    X(INVALID_HEADER, 4, "InvalidHeader", "the header is not UTF-8")                                               \
+    X(INVALID_HEADER_DESERIALIZATION, 5, "InvalidHeaderDeserialization", "the header is not the JSON it must be")  \
+    X(INVALID_OFFSET, 6, "InvalidOffset", "a tensor's bytes leave a hole, overlap or run backwards")               \
+    X(VALIDATION_OVERFLOW, 7, "ValidationOverflow", "a shape's element or bit count overflows 64 bits")            \
+    X(MISALIGNED_SLICE, 8, "MisalignedSlice", "sub-byte elements do not fill whole bytes")                         \
+    X(TENSOR_INVALID_INFO, 9, "TensorInvalidInfo", "a tensor's offsets disagree with its shape and dtype")         \
     X(METADATA_INCOMPLETE_BUFFER, 10, "MetadataIncompleteBuffer", "tensors do not cover the data section exactly") \
-    X(TENSOR_NOT_FOUND, 11, "TensorNotFound", "no tensor has this name")                                          \
-    X(DUPLICATE_TENSOR, 20, "DuplicateTensor", "a tensor's name occurs twice in one file")                        \
-    X(DUPLICATE_KEY, 21, "DuplicateKey", "a key occurs twice in __metadata__ or in an index")                     \
-    X(NOT_SAFETENSORS, 22, "NotSafetensors", "this is not a safetensors file but something else")                 \
-    X(NAME_HAS_NUL, 23, "NameHasNul", "a tensor's name contains a NUL character")                                 \
-    X(RANK_TOO_LARGE, 24, "RankTooLarge", "a tensor has more than 64 dimensions")                                 \
-    X(LIMIT_EXCEEDED, 25, "LimitExceeded", "a bound of the library is exceeded")                                  \
-    X(INDEX_INVALID, 26, "IndexInvalid", "the index file is not the JSON it must be")                             \
-    X(INDEX_PATH_ESCAPES, 27, "IndexPathEscapes", "a file name in the index leaves the index's folder")           \
-    X(SHARD_MISSING, 28, "ShardMissing", "a file that the index names does not exist")                            \
-    X(TENSOR_NOT_IN_SHARD, 29, "TensorNotInShard", "the index maps a tensor to a file that lacks it")             \
-    X(TENSOR_NOT_IN_INDEX, 30, "TensorNotInIndex", "a file has a tensor that the index does not list")            \
-    X(TENSOR_IN_TWO_SHARDS, 31, "TensorInTwoShards", "two files hold a tensor of the same name")                  \
-    X(FILE_CHANGED, 32, "FileChanged", "a file is not the one that was opened: size, mtime or inode differ")      \
-    X(SHORT_READ, 33, "ShortRead", "a file ended before the bytes that were asked for")                           \
-    X(IO_ERROR, 34, "IoError", "the operating system refused an operation on a file")                             \
-    X(NOT_A_REGULAR_FILE, 35, "NotARegularFile", "a path is neither a regular file nor a folder of them")         \
-    X(OUT_OF_MEMORY, 36, "OutOfMemory", "memory could not be allocated")                                          \
-    X(DEVICE_ERROR, 37, "DeviceError", "a device driver call failed")                                             \
-    X(DEVICE_UNAVAILABLE, 38, "DeviceUnavailable", "there is no such device on this machine")                     \
-    X(UNSUPPORTED, 39, "Unsupported", "this combination is not supported")                                        \
-    X(INVALID_ARGUMENT, 40, "InvalidArgument", "an argument is out of range or of the wrong form")                \
-    X(CANCELLED, 41, "Cancelled", "the load was cancelled")                                                       \
-    X(FORKED, 42, "Forked", "the object was made before a fork and cannot be used in the child")                  \
-    X(DEADLINE_EXCEEDED, 43, "DeadlineExceeded", "the load did not finish within its deadline")                   \
+    X(TENSOR_NOT_FOUND, 11, "TensorNotFound", "no tensor has this name")                                           \
+    X(DUPLICATE_TENSOR, 20, "DuplicateTensor", "a tensor's name occurs twice in one file")                         \
+    X(DUPLICATE_KEY, 21, "DuplicateKey", "a key occurs twice in __metadata__ or in an index")                      \
+    X(NOT_SAFETENSORS, 22, "NotSafetensors", "this is not a safetensors file but something else")                  \
+    X(NAME_HAS_NUL, 23, "NameHasNul", "a tensor's name contains a NUL character")                                  \
+    X(RANK_TOO_LARGE, 24, "RankTooLarge", "a tensor has more than 64 dimensions")                                  \
+    X(LIMIT_EXCEEDED, 25, "LimitExceeded", "a bound of the library is exceeded")                                   \
+    X(INDEX_INVALID, 26, "IndexInvalid", "the index file is not the JSON it must be")                              \
+    X(INDEX_PATH_ESCAPES, 27, "IndexPathEscapes", "a file name in the index leaves the index's folder")            \
+    X(SHARD_MISSING, 28, "ShardMissing", "a file that the index names does not exist")                             \
+    X(TENSOR_NOT_IN_SHARD, 29, "TensorNotInShard", "the index maps a tensor to a file that lacks it")              \
+    X(TENSOR_NOT_IN_INDEX, 30, "TensorNotInIndex", "a file has a tensor that the index does not list")             \
+    X(TENSOR_IN_TWO_SHARDS, 31, "TensorInTwoShards", "two files hold a tensor of the same name")                   \
+    X(FILE_CHANGED, 32, "FileChanged", "a file is not the one that was opened: size, mtime or inode differ")       \
+    X(SHORT_READ, 33, "ShortRead", "a file ended before the bytes that were asked for")                            \
+    X(IO_ERROR, 34, "IoError", "the operating system refused an operation on a file")                              \
+    X(NOT_A_REGULAR_FILE, 35, "NotARegularFile", "a path is neither a regular file nor a folder of them")          \
+    X(OUT_OF_MEMORY, 36, "OutOfMemory", "memory could not be allocated")                                           \
+    X(DEVICE_ERROR, 37, "DeviceError", "a device driver call failed")                                              \
+    X(DEVICE_UNAVAILABLE, 38, "DeviceUnavailable", "there is no such device on this machine")                      \
+    X(UNSUPPORTED, 39, "Unsupported", "this combination is not supported")                                         \
+    X(INVALID_ARGUMENT, 40, "InvalidArgument", "an argument is out of range or of the wrong form")                 \
+    X(CANCELLED, 41, "Cancelled", "the load was cancelled")                                                        \
+    X(FORKED, 42, "Forked", "the object was made before a fork and cannot be used in the child")                   \
+    X(DEADLINE_EXCEEDED, 43, "DeadlineExceeded", "the load did not finish within its deadline")                    \
     X(END, 44, "End", "no item is left to return")
 
 enum hr_code {
@@ -90,14 +90,14 @@ enum hr_code {
 
 /* Names that do not fit are cut and end in "..."; control characters of the input are escaped. */
 struct hr_error {
-    int code;            /* HR_E..., or 0 */
-    int sys_errno;       /* errno of the failed system call, or 0 */
-    int driver_code;     /* the device driver's code, or 0 */
+    int code;        /* HR_E..., or 0 */
+    int sys_errno;   /* errno of the failed system call, or 0 */
+    int driver_code; /* the device driver's code, or 0 */
     int reserved;
-    uint64_t offset;     /* byte offset from the start of `file`, or HR_NO_OFFSET */
-    char tensor[256];    /* "" when no tensor is concerned */
-    char file[1024];     /* path, "" when no file is concerned */
-    char message[1024];  /* one line: what was found, what is allowed, what to do */
+    uint64_t offset;    /* byte offset from the start of `file`, or HR_NO_OFFSET */
+    char tensor[256];   /* "" when no tensor is concerned */
+    char file[1024];    /* path, "" when no file is concerned */
+    char message[1024]; /* one line: what was found, what is allowed, what to do */
 };
 
 /* Text of a code, never NULL; "unknown error" for what is not in the list. Thread-safe, static storage. */
@@ -115,6 +115,7 @@ HR_API void hr_string_free(char *text);
 /* ------------------------------------------------------------------------------------------ dtypes */
 
 /* X(NAME, bits). The safetensors names; F4 and F6 count logical elements that are packed into bytes. */
+/* clang-format off */
 #define HR_DTYPE_LIST(X)                                                                              \
     X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8)     \
     X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16)    \
@@ -127,6 +128,7 @@ enum hr_dtype {
 #undef HR_DTYPE_ENUM
     HR_DTYPE_COUNT
 };
+/* clang-format on */
 
 /* "BF16"; NULL when `dtype` is not a dtype. Static storage, thread-safe. */
 HR_API const char *hr_dtype_name(uint32_t dtype);
@@ -141,22 +143,22 @@ struct hr_checkpoint;
 
 /* One tensor of a checkpoint. Borrowed: valid until the checkpoint is closed. */
 struct hr_tensor {
-    const char *name;       /* UTF-8, NUL-terminated; under compat it may also contain NUL */
-    size_t name_size;       /* bytes, without the final NUL */
-    uint32_t dtype;         /* enum hr_dtype */
-    uint32_t rank;          /* dimensions; 0 for a scalar */
-    const uint64_t *shape;  /* `rank` extents, in elements */
-    size_t file_index;      /* into the checkpoint's files */
-    uint64_t offset;        /* of the first byte, from the start of that file */
-    uint64_t size;          /* bytes; 0 for a tensor without elements */
+    const char *name;      /* UTF-8, NUL-terminated; under compat it may also contain NUL */
+    size_t name_size;      /* bytes, without the final NUL */
+    uint32_t dtype;        /* enum hr_dtype */
+    uint32_t rank;         /* dimensions; 0 for a scalar */
+    const uint64_t *shape; /* `rank` extents, in elements */
+    size_t file_index;     /* into the checkpoint's files */
+    uint64_t offset;       /* of the first byte, from the start of that file */
+    uint64_t size;         /* bytes; 0 for a tensor without elements */
 };
 
 /* One file of a checkpoint. Borrowed likewise. */
 struct hr_file {
-    const char *path;      /* as it was opened */
-    uint64_t size;         /* bytes */
-    uint64_t data_offset;  /* where the data section starts: 8 + the header's length */
-    size_t tensor_first;   /* index of its first tensor */
+    const char *path;     /* as it was opened */
+    uint64_t size;        /* bytes */
+    uint64_t data_offset; /* where the data section starts: 8 + the header's length */
+    size_t tensor_first;  /* index of its first tensor */
     size_t tensor_count;
 };
 
@@ -223,13 +225,13 @@ struct hr_range {
  * device, in memory of ours.
  */
 struct hr_item {
-    size_t size;                    /* of this struct */
+    size_t size; /* of this struct */
     size_t tensor_index;
-    const struct hr_range *ranges;  /* one per dimension, or NULL for all; read during the call only */
-    uint32_t dtype;                 /* HR_DTYPE_NONE: as stored */
-    uint32_t device_index;          /* into the loader's devices */
-    void *into;                     /* the caller's memory, or NULL; must live until the load is freed */
-    const int64_t *into_strides;    /* bytes, one per dimension; NULL: compact, row-major */
+    const struct hr_range *ranges; /* one per dimension, or NULL for all; read during the call only */
+    uint32_t dtype;                /* HR_DTYPE_NONE: as stored */
+    uint32_t device_index;         /* into the loader's devices */
+    void *into;                    /* the caller's memory, or NULL; must live until the load is freed */
+    const int64_t *into_strides;   /* bytes, one per dimension; NULL: compact, row-major */
 };
 
 /*
@@ -279,13 +281,13 @@ struct hr_allocator {
 };
 
 struct hr_loader_options {
-    size_t size;                   /* of this struct */
-    const char *const *devices;    /* "cpu"; NULL: { "cpu" } */
+    size_t size;                /* of this struct */
+    const char *const *devices; /* "cpu"; NULL: { "cpu" } */
     size_t device_count;
-    uint32_t route;                /* enum hr_route */
-    uint32_t thread_count;         /* reader threads of each load; 0: the cores this process may use, at most 16 */
-    uint64_t chunk_bytes;          /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB */
-    uint32_t queue_depth;          /* io_uring: reads in flight per thread; 0: 8. At most 256 */
+    uint32_t route;        /* enum hr_route */
+    uint32_t thread_count; /* reader threads of each load; 0: the cores this process may use, at most 16 */
+    uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB */
+    uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
     uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB */
     struct hr_allocator allocator; /* alloc == NULL: the library's own */
@@ -315,52 +317,52 @@ struct hr_progress {
 };
 
 struct hr_load_options {
-    size_t size;                /* of this struct */
-    uint32_t ownership;         /* enum hr_ownership; `into` items are always the caller's */
+    size_t size;        /* of this struct */
+    uint32_t ownership; /* enum hr_ownership; `into` items are always the caller's */
     uint32_t reserved;
-    uint64_t window_bytes;      /* most bytes that exist and were not handed out yet; 0: no bound. One tensor always fits */
-    uint64_t deadline_ns;       /* from the start; 0: none */
-    uint64_t progress_ns;       /* time between two calls of `progress`; 0: 100 ms */
+    uint64_t window_bytes; /* most bytes that exist and were not handed out yet; 0: no bound. One tensor always fits */
+    uint64_t deadline_ns;  /* from the start; 0: none */
+    uint64_t progress_ns;  /* time between two calls of `progress`; 0: 100 ms */
     void *progress_context;
     /* On a thread that waits, at least every progress_ns; not 0 cancels the load. NULL: none. */
     int (*progress)(void *context, const struct hr_progress *progress);
-    uint32_t sequential;        /* not 0: no threads and nothing ahead; the waiting thread reads what it waits for */
+    uint32_t sequential; /* not 0: no threads and nothing ahead; the waiting thread reads what it waits for */
     uint32_t reserved_tail;
 };
 
 /* A loaded item. `data` is borrowed until the item is dropped or the load is freed. */
 struct hr_view {
-    size_t size;             /* of this struct, set by the caller */
-    void *data;              /* NULL for a tensor without bytes that has no memory */
-    uint64_t bytes;          /* of its elements */
+    size_t size;    /* of this struct, set by the caller */
+    void *data;     /* NULL for a tensor without bytes that has no memory */
+    uint64_t bytes; /* of its elements */
     uint32_t dtype;
     uint32_t rank;
-    const uint64_t *shape;   /* of the slice, in elements */
-    const int64_t *strides;  /* bytes; for sub-byte dtypes of compact tensors, of the row-major bytes */
+    const uint64_t *shape;  /* of the slice, in elements */
+    const int64_t *strides; /* bytes; for sub-byte dtypes of compact tensors, of the row-major bytes */
     uint32_t device_index;
     uint32_t reserved;
 };
 
 struct hr_stats {
-    size_t size;               /* of this struct, set by the caller */
-    uint64_t bytes_needed;     /* of all items */
-    uint64_t bytes_ready;      /* of items that are ready */
-    uint64_t bytes_read;       /* by system calls; over-read and repeats included */
-    uint64_t bytes_allocated;  /* destinations, as the allocator was asked */
-    uint64_t peak_window_bytes;/* most bytes that existed and were not handed out */
+    size_t size;                /* of this struct, set by the caller */
+    uint64_t bytes_needed;      /* of all items */
+    uint64_t bytes_ready;       /* of items that are ready */
+    uint64_t bytes_read;        /* by system calls; over-read and repeats included */
+    uint64_t bytes_allocated;   /* destinations, as the allocator was asked */
+    uint64_t peak_window_bytes; /* most bytes that existed and were not handed out */
     size_t item_count, file_count, chunk_count;
-    uint64_t read_count;       /* read operations */
-    uint64_t plan_ns;          /* stages, wall clock of the calling thread: planning, */
-    uint64_t allocate_ns;      /*   making destinations, */
-    uint64_t wait_ns;          /*   waiting */
-    uint64_t read_ns;          /* summed over the reader threads: in read operations, */
-    uint64_t place_ns;         /*   moving bytes from bounce buffers into place, */
-    uint64_t idle_ns;          /*   without work */
-    uint64_t total_ns;         /* from the start to the last item ready, or to now */
+    uint64_t read_count;  /* read operations */
+    uint64_t plan_ns;     /* stages, wall clock of the calling thread: planning, */
+    uint64_t allocate_ns; /*   making destinations, */
+    uint64_t wait_ns;     /*   waiting */
+    uint64_t read_ns;     /* summed over the reader threads: in read operations, */
+    uint64_t place_ns;    /*   moving bytes from bounce buffers into place, */
+    uint64_t idle_ns;     /*   without work */
+    uint64_t total_ns;    /* from the start to the last item ready, or to now */
     uint32_t thread_count;
-    uint32_t route;            /* the one used */
-    char route_reason[160];    /* why */
-    char bottleneck[64];       /* "storage or page cache", "destinations", "consumer", ... */
+    uint32_t route;         /* the one used */
+    char route_reason[160]; /* why */
+    char bottleneck[64];    /* "storage or page cache", "destinations", "consumer", ... */
 };
 
 /*
@@ -405,10 +407,7 @@ HR_API int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
 /* Cancels, waits for reads in flight, joins the threads, frees what was not taken. NULL is allowed. */
 HR_API void hr_load_free(struct hr_load *load);
 
-enum hr_plan_format {
-    HR_PLAN_JSON = 0,
-    HR_PLAN_TEXT = 1
-};
+enum hr_plan_format { HR_PLAN_JSON = 0, HR_PLAN_TEXT = 1 };
 
 /*
  * The plan of such a load without moving a byte: files, extents, chunks, pieces, routes with reasons,

@@ -41,10 +41,10 @@ static int part_read(int fd, char *buffer, size_t size, uint64_t offset, struct 
     ssize_t got = hr_read_full(fd, buffer, size, offset);
     if (got < 0)
         return hr_fail_sys(err, HR_EIO_ERROR, (int)-got, "the header cannot be read");
+    unsigned long long end = offset + (uint64_t)got;
     if ((size_t)got < size)
-        return hr_fail_at(err, HR_ESHORT_READ, offset + (uint64_t)got,
-                          "the file ended at byte %llu while its header was read; is it being written?",
-                          (unsigned long long)(offset + (uint64_t)got));
+        return hr_fail_at(err, HR_ESHORT_READ, end,
+                          "the file ended at byte %llu while its header was read; is it being written?", end);
     return 0;
 }
 

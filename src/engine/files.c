@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/limits.h"
 #include "base/sys.h"
 
@@ -26,7 +26,7 @@ struct hr_files {
     pthread_cond_t released;
     size_t open_count, open_max; /* descriptors, those being opened included */
     size_t victim_hint;          /* where the search for an idle file goes on */
-    pid_t pid;
+    int fork_generation;
 };
 
 /* Half of what the process may open: the other half is the program's. */
@@ -56,7 +56,7 @@ int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_count
     files->checkpoint = checkpoint;
     files->files = entries;
     files->open_max = open_files_max();
-    files->pid = getpid();
+    files->fork_generation = hr_fork_generation();
     pthread_mutex_init(&files->lock, NULL);
     pthread_cond_init(&files->released, NULL);
     *ret_files = files;
@@ -71,7 +71,7 @@ void hr_files_free(struct hr_files *files)
         if (files->files[i].fd >= 0)
             hr_sys->close(files->files[i].fd);
     /* in a forked child the waiters are gone but not their marks: destroying would block */
-    if (files->pid == getpid()) {
+    if (files->fork_generation == hr_fork_generation()) {
         pthread_cond_destroy(&files->released);
         pthread_mutex_destroy(&files->lock);
     }

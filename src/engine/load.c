@@ -6,9 +6,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sys.h"
 #include "engine/reader.h"
 
@@ -54,13 +54,13 @@ int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_
     if (item_index >= load->plan.item_count)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu is out of range: the load has %zu", item_index,
                        load->plan.item_count);
-    return hr_fork_check(load->pid, "load", err);
+    return hr_fork_check(load->fork_generation, "load", err);
 }
 
 void hr_load_cancel(struct hr_load *load)
 {
     struct hr_error error;
-    if (hr_fork_check(load->pid, "load", NULL) < 0)
+    if (hr_fork_check(load->fork_generation, "load", NULL) < 0)
         return; /* nothing runs, and a thread that is not here may hold the lock */
     hr_fail(&error, HR_ECANCELLED, "the load was cancelled: %" PRIu64 " of %" PRIu64 " bytes had arrived",
             (uint64_t)load->bytes_landed, load->plan.bytes);
@@ -157,7 +157,7 @@ void hr_load_free(struct hr_load *load)
     if (!load)
         return;
     /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
-    if (load->pid == getpid()) {
+    if (load->fork_generation == hr_fork_generation()) {
         stop_threads(load);
         pthread_cond_destroy(&load->done);
         pthread_cond_destroy(&load->work);
@@ -178,6 +178,8 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
     uint64_t threads_ns = stats->total_ns * (load->thread_count ? load->thread_count : 1);
     if (stats->chunk_count == 0 || stats->bytes_needed == 0)
         return "nothing to read";
+    if (load->route == HR_ROUTE_MMAP && stats->bytes_read == 0)
+        return "nothing was read yet: mapped";
     if (load->options.sequential)
         return "one thread (sequential)";
     if (stats->allocate_ns > stats->total_ns / 2)
@@ -195,7 +197,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     struct hr_stats stats = {.size = sizeof stats};
     if (ret_stats->size < sizeof ret_stats->size)
         return HR_EINVALID_ARGUMENT;
-    if (hr_fork_check(load->pid, "load", NULL) < 0)
+    if (hr_fork_check(load->fork_generation, "load", NULL) < 0)
         return HR_EFORKED;
     stats.bytes_needed = load->plan.bytes;
     stats.bytes_ready = load->bytes_ready;

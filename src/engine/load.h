@@ -17,7 +17,6 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "catalog/checkpoint.h"
 #include "engine/block.h"
@@ -65,7 +64,7 @@ struct hr_load {
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
-    pid_t pid;
+    int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;
     uint32_t thread_count;  /* started; constant after the start */
@@ -83,7 +82,8 @@ struct hr_load {
     struct index_queue ready;          /* items, in the order of readiness */
     size_t group_next;                 /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
-    uint64_t event_count; /* items made ready, groups published, window opened: who saw fewer has to look again */
+    uint64_t progress_next_ns; /* when the callback is due, whoever waits then */
+    uint64_t event_count;      /* items made ready, groups published, window opened: who saw fewer has to look again */
     uint64_t window_bytes, window_peak_bytes;
     uint64_t ready_ns;              /* when the last item became ready */
     struct hr_reader *spare_reader; /* sequential loads: kept for the next waiting thread */

@@ -4,9 +4,9 @@
 #include "engine/loader.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/limits.h"
 #include "base/sys.h"
 #include "io/io.h"
@@ -26,13 +26,12 @@ int hr_route_find(const char *name)
     return -1;
 }
 
-int hr_fork_check(pid_t pid, const char *what, struct hr_error *err)
+int hr_fork_check(int generation, const char *what, struct hr_error *err)
 {
-    if (pid == getpid())
+    if (generation == hr_fork_generation())
         return 0;
-    return hr_fail(err, HR_EFORKED,
-                   "this %s was made by process %d before a fork and has no threads in process %d; make a new one",
-                   what, (int)pid, (int)getpid());
+    return hr_fail(err, HR_EFORKED, "this %s was made before a fork and has no threads in this process; make a new one",
+                   what);
 }
 
 int hr_options_copy(void *ours, size_t known_size, const void *given, const char *what, struct hr_error *err)
@@ -127,7 +126,7 @@ int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **re
     loader->queue_depth = known.queue_depth;
     loader->device_count = (uint32_t)known.device_count;
     loader->allocator = known.allocator;
-    loader->pid = getpid();
+    loader->fork_generation = hr_fork_generation();
     if (known.route == HR_ROUTE_AUTO || known.route == HR_ROUTE_URING)
         loader->uring_usable = hr_io_uring.probe(loader->uring_detail, sizeof loader->uring_detail);
     if (known.route == HR_ROUTE_URING && !loader->uring_usable) {

@@ -6,7 +6,6 @@
 #define HR_ENGINE_LOADER_H
 
 #include <headrace/headrace.h>
-#include <sys/types.h>
 
 struct hr_loader {
     uint32_t route;        /* as asked for */
@@ -17,11 +16,11 @@ struct hr_loader {
     struct hr_allocator allocator;
     int uring_usable;
     char uring_detail[120]; /* why not */
-    pid_t pid;
+    int fork_generation;
 };
 
-/* HR_EFORKED in a child of the process that made `pid`'s object. */
-int hr_fork_check(pid_t pid, const char *what, struct hr_error *err);
+/* HR_EFORKED in a forked child of the process that made an object, when hr_fork_generation() was `generation`. */
+int hr_fork_check(int generation, const char *what, struct hr_error *err);
 
 /*
  * Copies a caller's option struct of `given_size` bytes (its first member) over `known_size` bytes of ours. What

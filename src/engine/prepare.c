@@ -4,15 +4,16 @@
  */
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sys.h"
 #include "engine/load.h"
 #include "engine/route.h"
 #include "plan/describe.h"
 
 #define PROGRESS_NS_DEFAULT 100000000u
+#define PROGRESS_NS_MAX (UINT64_C(1) << 60) /* decades: never, without overflow */
 
 static int queue_init(struct index_queue *queue, size_t capacity)
 {
@@ -42,6 +43,8 @@ static int copy_options(const struct hr_load_options *given, struct hr_load_opti
                        ret_options->ownership);
     if (ret_options->progress_ns == 0)
         ret_options->progress_ns = PROGRESS_NS_DEFAULT;
+    if (ret_options->progress_ns > PROGRESS_NS_MAX)
+        ret_options->progress_ns = PROGRESS_NS_MAX;
     if (ret_options->sequential)
         ret_options->window_bytes = 1; /* one item at a time */
     return 0;
@@ -121,7 +124,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     struct hr_load_options known;
     if (!loader || !checkpoint || (item_count && !items))
         return hr_fail(err, HR_EINVALID_ARGUMENT, "a load needs a loader, a checkpoint and items; one of them is NULL");
-    int code = hr_fork_check(loader->pid, "loader", err);
+    int code = hr_fork_check(loader->fork_generation, "loader", err);
     if (code == 0)
         code = copy_options(options, &known, err);
     if (code < 0)
@@ -132,9 +135,10 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->loader = loader;
     load->checkpoint = checkpoint;
     load->options = known;
-    load->pid = getpid();
+    load->fork_generation = hr_fork_generation();
     load->start_ns = hr_sys->clock_ns();
     load->ready_ns = item_count ? 0 : load->start_ns;
+    load->progress_next_ns = load->start_ns + known.progress_ns;
     code = make_plan(load, items, item_count, err);
     if (code == 0)
         code = make_tables(load, err);
@@ -158,7 +162,7 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
     if (format > HR_PLAN_TEXT)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "format is %u; it must be HR_PLAN_JSON or HR_PLAN_TEXT", format);
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
-    if (code < 0)
+    if (code)
         return code;
     uint32_t readers = load->thread_wanted ? load->thread_wanted : 1;
     struct hr_plan_facts facts = {

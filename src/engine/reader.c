@@ -320,12 +320,13 @@ static int submit(struct hr_reader *reader, struct slot *slot)
 /* Starts the chunk's next operation, or finishes the chunk. */
 static void advance(struct hr_reader *reader, struct slot *slot)
 {
-    if (reader->load->stopping)
-        finish_chunk(reader->load, slot, 0);
-    else if (slot->bytes_expected == 0 && !fill(reader->load, slot))
-        finish_chunk(reader->load, slot, 1);
-    else if (submit(reader, slot) < 0)
-        finish_chunk(reader->load, slot, 0);
+    int succeeded = !reader->load->stopping;
+    if (succeeded && (slot->bytes_expected || fill(reader->load, slot))) {
+        if (submit(reader, slot) == 0)
+            return;
+        succeeded = 0;
+    }
+    finish_chunk(reader->load, slot, succeeded);
 }
 
 /* Waits for one operation and goes on with its chunk. */

@@ -14,7 +14,7 @@ int hr_reader_new(struct hr_load *load, uint32_t depth, struct hr_reader **ret_r
 void hr_reader_free(struct hr_reader *reader);
 
 /* A thread's main function; the argument is a reader, which it frees. Ends when the load stops. */
-void *hr_reader_main(void *reader);
+void *hr_reader_main(void *argument);
 
 /* Moves one chunk that is queued: 1, or 0 when none is. Errors go to the load. */
 int hr_reader_step(struct hr_reader *reader);

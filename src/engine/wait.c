@@ -19,14 +19,13 @@ static uint64_t time_after(uint64_t from_ns, uint64_t ns)
 /* What one waiting call keeps over its sleeps. */
 struct waiter {
     struct hr_load *load;
-    uint64_t from_ns, progress_next_ns;
+    uint64_t from_ns;
     struct hr_reader *reader; /* sequential loads */
 };
 
 static int waiter_begin(struct waiter *waiter, struct hr_load *load, struct hr_error *err)
 {
     *waiter = (struct waiter){.load = load, .from_ns = hr_sys->clock_ns()};
-    waiter->progress_next_ns = time_after(waiter->from_ns, load->options.progress_ns);
     if (!load->options.sequential)
         return 0;
     pthread_mutex_lock(&load->lock);
@@ -72,35 +71,41 @@ static void fail_deadline(struct hr_load *load)
     hr_load_fail(load, &error);
 }
 
-/* Does what is due now, deadline and progress: 1 when the lock, held before and after, was given up for it. */
-static int do_due(struct waiter *waiter)
+/* Reports progress if that is due: 1 when the lock, held before and after, was given up for it. */
+static int report_due(struct hr_load *load)
 {
-    struct hr_load *load = waiter->load;
-    uint64_t now = hr_sys->clock_ns();
-    int late = load->options.deadline_ns && now - load->start_ns >= load->options.deadline_ns;
-    int report = load->options.progress && now >= waiter->progress_next_ns;
-    if (!late && !report)
+    if (!load->options.progress)
         return 0;
+    uint64_t now = hr_sys->clock_ns();
+    if (now < load->progress_next_ns)
+        return 0;
+    load->progress_next_ns = time_after(now, load->options.progress_ns);
     pthread_mutex_unlock(&load->lock);
-    if (report) {
-        report_progress(load);
-        waiter->progress_next_ns = time_after(now, load->options.progress_ns);
-    }
-    if (late)
-        fail_deadline(load);
+    report_progress(load);
     pthread_mutex_lock(&load->lock);
     return 1;
 }
 
-/* Sleeps until something changed or is due. The lock is held. */
-static void sleep_some(struct waiter *waiter)
+/* Does what is due now, deadline and progress: 1 when the lock, held before and after, was given up for it. */
+static int do_due(struct hr_load *load)
 {
-    struct hr_load *load = waiter->load;
+    if (load->options.deadline_ns && hr_sys->clock_ns() - load->start_ns >= load->options.deadline_ns) {
+        pthread_mutex_unlock(&load->lock);
+        fail_deadline(load);
+        pthread_mutex_lock(&load->lock);
+        return 1;
+    }
+    return report_due(load);
+}
+
+/* Sleeps until something changed or is due. The lock is held. */
+static void sleep_some(struct hr_load *load)
+{
     uint64_t until = UINT64_MAX;
     if (load->options.deadline_ns)
         until = time_after(load->start_ns, load->options.deadline_ns);
-    if (load->options.progress && waiter->progress_next_ns < until)
-        until = waiter->progress_next_ns;
+    if (load->options.progress && load->progress_next_ns < until)
+        until = load->progress_next_ns;
     if (until == UINT64_MAX) {
         pthread_cond_wait(&load->done, &load->lock);
         return;
@@ -116,7 +121,7 @@ static void sleep_some(struct waiter *waiter)
 static void wait_some(struct waiter *waiter, uint64_t events_seen)
 {
     struct hr_load *load = waiter->load;
-    if (do_due(waiter))
+    if (do_due(load))
         return;
     if (waiter->reader) {
         pthread_mutex_unlock(&load->lock);
@@ -126,7 +131,7 @@ static void wait_some(struct waiter *waiter, uint64_t events_seen)
             return;
     }
     if (load->event_count == events_seen && !load->error.code)
-        sleep_some(waiter);
+        sleep_some(load);
 }
 
 /* The item leaves the window. The lock is held. */
@@ -179,6 +184,7 @@ int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
     if (code < 0)
         return code;
     pthread_mutex_lock(&load->lock);
+    report_due(load);
     while (load->items[item_index].status != ITEM_READY && !load->error.code) {
         uint64_t events_seen = load->event_count;
         promote(load, item_index);
@@ -233,12 +239,13 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 {
     struct waiter waiter;
     size_t item_index;
-    int code = hr_fork_check(load->pid, "load", err);
+    int code = hr_fork_check(load->fork_generation, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
         return code;
     pthread_mutex_lock(&load->lock);
+    report_due(load);
     code = next_ready(&waiter, &item_index, err);
     if (code == 0) {
         hand_out(load, item_index);
@@ -256,7 +263,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_fork_check(load->pid, "load", err);
+    int code = hr_fork_check(load->fork_generation, "load", err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)

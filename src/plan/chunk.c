@@ -104,7 +104,18 @@ static uint64_t stream_before(const struct hr_plan_item *item, uint64_t offset)
     return before + (rest < item->run_bytes ? rest : item->run_bytes);
 }
 
-/* A place to cut inside a run that lies at [begin, end] in the file: the grid, else pages, else `otherwise`. */
+/*
+ * Where cuts inside a run are aligned: in the file for staged items, in memory for direct ones. There two readers
+ * that meet within a huge page of fresh memory would both fill it with zeros; arenas begin on huge pages.
+ */
+static uint64_t cut_place(const struct hr_plan_item *item, uint64_t begin, uint64_t source)
+{
+    if (item->way == HR_WAY_STAGED)
+        return source;
+    return item->target_offset + (uintptr_t)item->into + begin;
+}
+
+/* A place to cut inside a run that lies at [begin, end]: the grid, else pages, else `otherwise`. */
 static uint64_t cut_in_run(uint64_t begin, uint64_t end, uint64_t chunk_bytes, uint64_t otherwise)
 {
     if (end - end % chunk_bytes > begin)
@@ -150,8 +161,9 @@ static uint64_t piece_end(const struct builder *b, const struct hr_plan_item *it
     uint64_t chunk_bytes = b->plan->options.chunk_bytes;
     if (b->is_open && item->dim_count && item->run_bytes <= chunk_bytes)
         return begin; /* the run fits whole into the next one */
-    uint64_t source_bound = source + (end - begin);
-    return begin + cut_in_run(source, source_bound, chunk_bytes, b->is_open ? source : source_bound) - source;
+    uint64_t place = cut_place(item, begin, source);
+    uint64_t place_end = place + (end - begin);
+    return begin + cut_in_run(place, place_end, chunk_bytes, b->is_open ? place : place_end) - place;
 }
 
 static int grow(void **array, size_t *capacity, size_t count, size_t element_bytes, const char *what,

@@ -85,6 +85,7 @@ static int read_number(struct cursor *cursor, struct number *ret_number)
             __builtin_add_overflow(number.magnitude, digit, &number.magnitude))
             number.magnitude = UINT64_MAX;
     }
+    number.is_negative &= number.magnitude != 0; /* -0 is 0: it does not count from the end */
     skip_space(cursor);
     *ret_number = number;
     return 0;
@@ -202,11 +203,11 @@ static int resolve(const struct cursor *cursor, const struct entry *entry, uint3
             (struct hr_range){begin, end < begin ? begin : end, entry->step.is_given ? entry->step.magnitude : 1};
         return 0;
     }
-    if (start->is_negative && start->magnitude ? start->magnitude > extent : start->magnitude >= extent)
+    if (start->is_negative ? start->magnitude > extent : start->magnitude >= extent)
         return hr_fail(cursor->err, HR_EINVALID_ARGUMENT,
                        "slice: the integer at position %zu is out of range: dimension %u has %llu element(s)",
                        entry->position, dimension, (unsigned long long)extent);
-    uint64_t index = start->is_negative && start->magnitude ? extent - start->magnitude : start->magnitude;
+    uint64_t index = start->is_negative ? extent - start->magnitude : start->magnitude;
     *ret_range = (struct hr_range){index, index + 1, 1};
     return 0;
 }

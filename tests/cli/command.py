@@ -51,10 +51,10 @@ def file_bytes(tensors, metadata=None, padding=0, trailing=b"", header=None):
             header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
             offset += size
     text = json.dumps(header, separators=(",", ":")).encode() + b" " * padding
-    data = b""
+    data = bytearray()
     for seed, (dtype, shape, given) in enumerate(tensors.values()):
         data += pattern(byte_size(dtype, shape), seed) if given is None else given
-    return struct.pack("<Q", len(text)) + text + data + trailing
+    return struct.pack("<Q", len(text)) + text + bytes(data) + trailing
 
 
 def write(path, tensors, **options):

@@ -269,10 +269,10 @@ static void test_cuts(void **state)
     }
     struct plan_case tested = {tensors, 1002, 1, items, 1002, plain};
     struct hr_plan plan = plan_of(&tested);
-    assert_int_equal(plan.chunk_count, 6); /* cut at 4, 8, 12, 16, 20 MiB */
+    assert_int_equal(plan.chunk_count, 6); /* cut at 4, 8, 12, 16, 20 MiB of the arena */
     for (size_t c = 0; c < 5; c++)
-        assert_int_equal(plan.chunks[c].file_end, (c + 1) * 4 * MIB);
-    assert_int_equal(plan.chunks[5].piece_count, 1001);
+        assert_int_equal(plan.chunks[c].file_end, 1000 + (c + 1) * 4 * MIB);
+    assert_int_equal(plan.chunks[5].piece_count, 1000);
     assert_int_equal(plan.order[0], 1001);
     assert_int_equal(plan.group_count, 1);
     assert_int_equal(plan.items[1000].target_offset, 10 * MIB);
@@ -303,9 +303,9 @@ static void test_cuts(void **state)
 /* Many small tensors share a chunk up to its bounds of pieces and bytes; a long one is cut at pages off the grid. */
 static void test_small_tensors(void **state)
 {
-    enum { SMALL_COUNT = 5000 };
+    enum { SMALL_COUNT = 5500 };
     (void)state;
-    uint64_t small[1] = {400}, large[1] = {10 * MIB};
+    uint64_t small[1] = {700}, large[1] = {10 * MIB};
     struct hr_tensor tensors[SMALL_COUNT + 1];
     struct hr_item items[SMALL_COUNT + 1];
     uint64_t offset = 3 * MIB + 100;
@@ -320,13 +320,13 @@ static void test_small_tensors(void **state)
         hr_plan_release(&plan);
     }
     tested.options.staged_only = 0;
-    tested.items = &items[2000]; /* from 3.8 MiB on: 4 MiB later lies no multiple of 4 MiB inside the long one */
-    tested.item_count = SMALL_COUNT - 1999;
+    /* The second chunk has passed 4 MiB of the arena before the long one, and is full before 8 MiB. */
     struct hr_plan plan = plan_of(&tested);
-    uint64_t begin = 3 * MIB + 100 + 2000 * 400;
-    assert_int_equal(plan.chunks[0].file_begin, begin);
-    assert_int_equal(plan.chunks[0].file_end, (begin + 4 * MIB) / 4096 * 4096);
-    assert_int_equal(plan.chunks[1].file_end, 8 * MIB);
+    uint64_t few = SMALL_COUNT - HR_CHUNK_RUNS_MAX, place = SMALL_COUNT * 768;
+    uint64_t cut = (place + 4 * MIB - few * 700) / 4096 * 4096;
+    assert_int_equal(plan.items[SMALL_COUNT].target_offset, place);
+    assert_int_equal(plan.chunks[1].bytes, few * 700 + cut - place);
+    assert_int_equal(plan.chunks[2].bytes, 8 * MIB - cut);
     hr_plan_release(&plan);
 }
 
@@ -347,7 +347,7 @@ static void test_strided_cuts(void **state)
     hr_plan_release(&plan);
     ranges[1].stop = 6 * MIB;
     plan = plan_of(&tested);
-    assert_int_equal(plan.pieces[0].end, 4 * MIB - 512);
+    assert_int_equal(plan.pieces[0].end, 4 * MIB);
     assert_int_equal(plan.pieces[1].end, 6 * MIB);
     hr_plan_release(&plan);
     ranges[1] = (struct hr_range){0, 8 * MIB, 2000}; /* single bytes: a chunk needs a bounded number of reads */

@@ -1,0 +1,11 @@
+/*
+ * fork.h: whether an object was made on the other side of a fork, without asking the system each time: tensors are
+ * handed out by the ten thousand, and every such call has to know.
+ */
+#ifndef HR_BASE_FORK_H
+#define HR_BASE_FORK_H
+
+/* A number that differs between a process and the children that it forks after the first call. Thread-safe. */
+int hr_fork_generation(void);
+
+#endif
