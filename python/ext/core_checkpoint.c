@@ -187,13 +187,15 @@ static PyObject *checkpoint_warnings(PyObject *self, PyObject *Py_UNUSED(ignored
 }
 
 static PyMethodDef checkpoint_methods[] = {
-    {"names", checkpoint_names, METH_NOARGS, "names()\n--\n\nAll names, in file order."},
-    {"find", checkpoint_find, METH_O, "find(name)\n--\n\nThe tensor's index, or -1."},
-    {"match", checkpoint_match, METH_O, "match(pattern)\n--\n\nIndices of the tensors that a shell pattern matches."},
-    {"info", checkpoint_info, METH_O, "info(index)\n--\n\n(name, dtype, shape, file index, offset, bytes)."},
-    {"files", checkpoint_files, METH_NOARGS, "files()\n--\n\n[(path, size, data offset, first tensor, tensor count)]."},
-    {"metadata", checkpoint_metadata, METH_O, "metadata(file_index)\n--\n\nThe __metadata__ of a file."},
-    {"warnings", checkpoint_warnings, METH_NOARGS, "warnings()\n--\n\nWhat is odd but allowed."},
+    {"names", checkpoint_names, METH_NOARGS, "names($self, /)\n--\n\nAll names, in file order."},
+    {"find", checkpoint_find, METH_O, "find($self, name, /)\n--\n\nThe tensor's index, or -1."},
+    {"match", checkpoint_match, METH_O,
+     "match($self, pattern, /)\n--\n\nIndices of the tensors that a shell pattern matches."},
+    {"info", checkpoint_info, METH_O, "info($self, index, /)\n--\n\n(name, dtype, shape, file index, offset, bytes)."},
+    {"files", checkpoint_files, METH_NOARGS,
+     "files($self, /)\n--\n\n[(path, size, data offset, first tensor, tensor count)]."},
+    {"metadata", checkpoint_metadata, METH_O, "metadata($self, file_index, /)\n--\n\nThe __metadata__ of a file."},
+    {"warnings", checkpoint_warnings, METH_NOARGS, "warnings($self, /)\n--\n\nWhat is odd but allowed."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -487,14 +487,15 @@ static Py_ssize_t load_length(PyObject *object)
 }
 
 static PyMethodDef load_methods[] = {
-    {"wait", load_wait, METH_O, "wait(index)\n--\n\nWaits for an item and hands it out."},
+    {"wait", load_wait, METH_O, "wait($self, index, /)\n--\n\nWaits for an item and hands it out."},
     {"next", load_next, METH_NOARGS,
-     "next()\n--\n\n(index, tensor) of the next item that is ready, or None when all were handed out."},
-    {"wait_all", load_wait_all, METH_NOARGS, "wait_all()\n--\n\nWaits for all items and hands them out as a list."},
-    {"cancel", load_cancel, METH_NOARGS, "cancel()\n--\n\nStops reading; does not block."},
+     "next($self, /)\n--\n\n(index, tensor) of the next item that is ready, or None when all were handed out."},
+    {"wait_all", load_wait_all, METH_NOARGS,
+     "wait_all($self, /)\n--\n\nWaits for all items and hands them out as a list."},
+    {"cancel", load_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nStops reading; does not block."},
     {"close", load_close, METH_NOARGS,
-     "close()\n--\n\nCancels and frees; when other threads wait, the last of them frees."},
-    {"stats", load_stats, METH_NOARGS, "stats()\n--\n\nThe statistics as a dict; None when closed."},
+     "close($self, /)\n--\n\nCancels and frees; when other threads wait, the last of them frees."},
+    {"stats", load_stats, METH_NOARGS, "stats($self, /)\n--\n\nThe statistics as a dict; None when closed."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -518,7 +519,7 @@ static PyType_Slot load_slots[] = {
     {Py_tp_members, load_members},
     {Py_sq_length, load_length},
     {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, ranges, shapes, into, maker, window_bytes, deadline_ns, "
-                        "sequential, progress)\n--\n\nA running load."},
+                        "sequential, progress, /)\n--\n\nA running load."},
     {0, NULL},
 };
 

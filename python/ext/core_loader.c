@@ -71,7 +71,7 @@ static void loader_dealloc(PyObject *object)
 static PyType_Slot loader_slots[] = {
     {Py_tp_new, loader_new},
     {Py_tp_dealloc, loader_dealloc},
-    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes)\n--\n\n"
+    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, /)\n--\n\n"
                         "What loads share; 0 means the library's default."},
     {0, NULL},
 };

@@ -139,16 +139,16 @@ static PyObject *route_find(PyObject *Py_UNUSED(module), PyObject *argument)
 
 static PyMethodDef core_functions[] = {
     {"open", core_open, METH_VARARGS,
-     "open(paths, mode, allow_trailing, thread_count)\n--\n\nOpens a checkpoint; `paths` are bytes."},
+     "open(paths, mode, allow_trailing, thread_count, /)\n--\n\nOpens a checkpoint; `paths` are bytes."},
     {"set_error_factory", set_error_factory, METH_O,
-     "set_error_factory(factory)\n--\n\nRegisters what makes an exception from an error's fields."},
+     "set_error_factory(factory, /)\n--\n\nRegisters what makes an exception from an error's fields."},
     {"after_fork", after_fork, METH_NOARGS,
      "after_fork()\n--\n\nIn a forked child: all loaders and loads made so far are of no use here."},
     {"error_list", error_list, METH_NOARGS, "error_list()\n--\n\n[(code, kind, text)] of every error."},
     {"dtype_list", dtype_list, METH_NOARGS,
      "dtype_list()\n--\n\n[(name, bits)]; the dtype's code is its position + 1."},
     {"capability_list", capability_list, METH_NOARGS, "capability_list()\n--\n\n[(name, usable, detail)]."},
-    {"route_find", route_find, METH_O, "route_find(name)\n--\n\nThe route of this name, or -1."},
+    {"route_find", route_find, METH_O, "route_find(name, /)\n--\n\nThe route of this name, or -1."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,9 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TENSOR_ALIGNMENT 256u
+
 struct core_memory {
-    atomic_size_t reference_count; /* partner: memory_unref() */
-    struct dlpack_versioned *managed;
+    atomic_size_t reference_count;    /* partner: memory_unref() */
+    struct dlpack_versioned *managed; /* the library's hold on its memory, or NULL: */
+    void *copy;                       /* memory of our own */
 };
 
 struct tensor_object {
@@ -62,7 +65,9 @@ static void memory_unref(struct core_memory *memory)
 {
     if (memory == NULL || atomic_fetch_sub_explicit(&memory->reference_count, 1, memory_order_acq_rel) != 1)
         return;
-    memory->managed->deleter(memory->managed);
+    if (memory->managed != NULL)
+        memory->managed->deleter(memory->managed);
+    free(memory->copy);
     free(memory);
 }
 
@@ -84,44 +89,61 @@ static int set_geometry(struct tensor_object *self, const struct hr_view *view)
     for (uint32_t i = rank; i-- > 0;) {
         self->extents[i] = (Py_ssize_t)view->shape[i];
         self->extents[rank + i] = stride;
-        stride *= self->extents[i];
+        if (__builtin_mul_overflow(stride, self->extents[i], &stride))
+            stride = 0; /* only without elements */
     }
     return 0;
+}
+
+/* What DLPack cannot describe (F4 with an odd last dimension) the library does not hand out: it is copied. */
+static int copy_memory(const struct hr_view *view, struct core_memory *memory)
+{
+    memory->copy = aligned_alloc(TENSOR_ALIGNMENT, (view->bytes / TENSOR_ALIGNMENT + 1) * TENSOR_ALIGNMENT);
+    if (memory->copy == NULL)
+        return -1;
+    if (view->bytes > 0)
+        memcpy(memory->copy, view->data, view->bytes);
+    return 0;
+}
+
+static struct core_memory *memory_new(struct core_state *state, struct hr_load *load, size_t item_index,
+                                      const struct hr_view *view)
+{
+    struct hr_error err;
+    void *managed = NULL;
+    struct core_memory *memory = calloc(1, sizeof *memory);
+    if (memory == NULL)
+        return (struct core_memory *)PyErr_NoMemory();
+    atomic_init(&memory->reference_count, 1);
+    int code = hr_load_take(load, item_index, 1, &managed, &err);
+    memory->managed = managed;
+    if (code == 0 || (code == HR_EUNSUPPORTED && copy_memory(view, memory) == 0))
+        return memory;
+    free(memory);
+    core_raise(state, &err);
+    return NULL;
 }
 
 PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index)
 {
     struct hr_view view = {.size = sizeof view};
     struct hr_error err;
-    void *managed;
+    if (hr_load_view(load, item_index, &view, &err) != 0)
+        return core_raise(state, &err);
     allocfunc allocate = PyType_GetSlot(state->tensor_type, Py_tp_alloc);
     struct tensor_object *self = (struct tensor_object *)allocate(state->tensor_type, 0);
     if (self == NULL)
         return NULL;
-    if (hr_load_view(load, item_index, &view, &err) != 0)
-        goto library_error;
-    if (set_geometry(self, &view) < 0)
-        goto error;
-    struct core_memory *memory = malloc(sizeof *memory);
-    if (memory == NULL) {
-        PyErr_NoMemory();
-        goto error;
+    if (set_geometry(self, &view) == 0)
+        self->memory = memory_new(state, load, item_index, &view);
+    if (self->memory == NULL) {
+        Py_DECREF(self);
+        return NULL;
     }
-    if (hr_load_take(load, item_index, 1, &managed, &err) != 0) {
-        free(memory);
-        goto library_error;
-    }
-    atomic_init(&memory->reference_count, 1);
-    memory->managed = managed;
-    self->memory = memory;
+    if (self->memory->copy != NULL)
+        self->data = self->memory->copy;
     hr_load_drop(load, item_index, NULL);
     return (PyObject *)self;
-
-library_error:
-    core_raise(state, &err);
-error:
-    Py_DECREF(self);
-    return NULL;
 }
 
 static void tensor_dealloc(PyObject *object)
@@ -211,7 +233,8 @@ static void describe(const struct tensor_object *self, struct export *export, st
     for (uint32_t i = self->rank; i-- > 0;) {
         shape[i] = (int64_t)self->extents[i] / (i + 1 == self->rank ? lanes : 1);
         strides[i] = stride;
-        stride *= shape[i];
+        if (__builtin_mul_overflow(stride, shape[i], &stride))
+            stride = 0; /* only without elements */
     }
     *ret_tensor = (struct dlpack_tensor){
         .data = export->copy != NULL ? export->copy : self->data,
@@ -229,8 +252,7 @@ static struct export *export_new(struct tensor_object *self, int copy)
 {
     struct export *export = calloc(1, sizeof *export + 2 * (size_t)self->rank * sizeof(int64_t));
     if (export != NULL && copy && self->bytes > 0) {
-        uint64_t rounded = (self->bytes + 255) / 256 * 256;
-        export->copy = aligned_alloc(256, rounded);
+        export->copy = aligned_alloc(TENSOR_ALIGNMENT, (self->bytes / TENSOR_ALIGNMENT + 1) * TENSOR_ALIGNMENT);
         if (export->copy == NULL) {
             free(export);
             export = NULL;
@@ -295,6 +317,16 @@ static int check_exportable(const struct tensor_object *self)
     return 0;
 }
 
+/* None leaves the numbers as they are. */
+static int parse_pair(PyObject *pair, const char *name, int *first, int *second)
+{
+    if (pair == Py_None || (PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ii", first, second)))
+        return 0;
+    if (PyErr_Occurred() == NULL)
+        PyErr_Format(PyExc_TypeError, "%s must be None or a tuple of two integers", name);
+    return -1;
+}
+
 /* Host memory is ready when the load says so: there is no stream to wait for, whatever `stream` is. */
 static PyObject *tensor_dlpack(PyObject *object, PyObject *arguments, PyObject *keywords)
 {
@@ -305,10 +337,8 @@ static PyObject *tensor_dlpack(PyObject *object, PyObject *arguments, PyObject *
     int major = 0, minor = 0, device_type = DLPACK_CPU, device_index = 0;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|$OOOO", names, &stream, &max_version, &device, &copy))
         return NULL;
-    if (max_version != Py_None && !PyArg_ParseTuple(max_version, "ii;max_version is (major, minor)", &major, &minor))
-        return NULL;
-    if (device != Py_None &&
-        !PyArg_ParseTuple(device, "ii;dl_device is (device type, device number)", &device_type, &device_index))
+    if (parse_pair(max_version, "max_version", &major, &minor) < 0 ||
+        parse_pair(device, "dl_device", &device_type, &device_index) < 0)
         return NULL;
     if (device_type != DLPACK_CPU || device_index != 0) {
         PyErr_SetString(PyExc_BufferError, "this tensor is in host memory; dl_device must be (1, 0) or None");

@@ -7,7 +7,6 @@ ours by DLPack. Without a framework the tensor is a headrace.Tensor.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,19 +53,16 @@ def find(name: str | None) -> Framework:
                                          "framework=None gives tensors that speak DLPack")
     if name not in NAMES:
         raise errors.make("InvalidArgument", f"framework '{name}' is none of {', '.join(NAMES)} or None")
-    return _make(NAMES[name])
+    chosen = NAMES[name]
+    if chosen not in _made:
+        _made[chosen] = _MAKERS[chosen](importlib.import_module(chosen))
+    return _made[chosen]
 
 
 def check_device(device: Any) -> None:
     """Refuses what is not host memory."""
     if str(device) not in ("cpu", "cpu:0"):
         raise errors.make("DeviceUnavailable", f"device '{device}': this version loads into host memory only; use 'cpu'")
-
-
-@functools.cache
-def _make(name: str) -> Framework:
-    module = importlib.import_module(name)
-    return {"torch": _torch, "numpy": _numpy, "jax": _jax}[name](module)
 
 
 def _torch(torch: ModuleType) -> Framework:
@@ -96,4 +92,8 @@ def _jax(jax: ModuleType) -> Framework:
             return f"jax would cut {name} to 32 bits; set jax_enable_x64, or {_dtypes.RAW}"
         return None
 
-    return Framework("jax", convert=functools.partial(importlib.import_module("jax.dlpack").from_dlpack), reason=reason)
+    return Framework("jax", convert=importlib.import_module("jax.dlpack").from_dlpack, reason=reason)
+
+
+_MAKERS = {"torch": _torch, "numpy": _numpy, "jax": _jax}
+_made: dict[str, Framework] = {}

@@ -8,6 +8,7 @@ interpreter exits is stopped first.
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import queue
 import threading
@@ -106,7 +107,7 @@ class Job:
         if order not in ORDERS:
             raise errors.make("InvalidArgument", f"order '{order}' is none of {', '.join(ORDERS)}")
         self._checkpoint = checkpoint
-        self._core = checkpoint._core
+        self._core: _core.Checkpoint = checkpoint._core
         self._request = request
         self._framework = framework
         self._order = order
@@ -294,7 +295,7 @@ class _Bar:
         self._tqdm: Any = None
         if self._call is None:
             try:
-                from tqdm.auto import tqdm
+                tqdm = importlib.import_module("tqdm.auto").tqdm
             except ImportError:
                 return
             self._tqdm = tqdm(unit="B", unit_scale=True, desc="headrace")

@@ -10,12 +10,22 @@ from __future__ import annotations
 import mmap
 import os
 from types import ModuleType
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 from . import _core, _dtypes, _frameworks, _request, errors
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, TensorInfo
 
 BACKENDS = ("mmap", "pread")
+
+
+class Reader(Protocol):
+    """How a file's tensors are made."""
+
+    def whole(self, info: TensorInfo) -> Any: ...
+
+    def part(self, info: TensorInfo, index: Any) -> Any: ...
+
+    def all(self, checkpoint: Checkpoint) -> dict[str, Any]: ...
 
 
 class safe_open:  # noqa: N801 (the original's name)
@@ -52,62 +62,63 @@ class safe_open:  # noqa: N801 (the original's name)
         if os.path.isdir(path):
             raise errors.make("NotARegularFile", f"{path} is a folder; safe_open takes one file", file=path)
         checkpoint = Checkpoint(_core.open([os.fsencode(path)], 1, 0, 1), path)
-        self._checkpoint: Checkpoint | None = checkpoint
         chosen = _frameworks.find(framework)
+        reader: Reader
         if eager or backend == "pread":
-            self._reader: Any = _EagerReader(checkpoint, chosen)
+            reader = _EagerReader(checkpoint, chosen)
         elif chosen.name == "torch":
-            self._reader = _TorchMapping(checkpoint, path)
+            reader = _TorchMapping(checkpoint, path)
         else:
-            self._reader = _BufferMapping(path, chosen)
+            reader = _BufferMapping(path, chosen)
+        self._opened: tuple[Checkpoint, Reader] | None = checkpoint, reader
 
-    def _open(self) -> Checkpoint:
-        if self._checkpoint is None:
+    def _open(self) -> tuple[Checkpoint, Reader]:
+        if self._opened is None:
             raise errors.make("InvalidArgument", "File is closed")
-        return self._checkpoint
+        return self._opened
 
-    def _info(self, name: str) -> Any:
+    def _find(self, name: str) -> tuple[Reader, TensorInfo]:
         if not isinstance(name, str):
             raise TypeError(f"argument 'name' must be a string, not {type(name).__name__}")
-        checkpoint = self._open()
+        checkpoint, reader = self._open()
         index = checkpoint._core.find(name)
         if index < 0:
             raise errors.make("TensorNotFound", f"File does not contain tensor {name}", tensor=name)
-        return checkpoint._info(index)
+        return reader, checkpoint._info(index)
 
     def keys(self) -> list[str]:
         """The names, sorted."""
-        return sorted(self._open()._core.names())
+        return sorted(self.offset_keys())
 
     def offset_keys(self) -> list[str]:
         """The names in the order of their offsets."""
-        return self._open()._core.names()
+        checkpoint, _ = self._open()
+        return checkpoint._core.names()
 
     def metadata(self) -> dict[str, str] | None:
         """The `__metadata__` of the file, or None when it has none."""
-        return self._open()._core.metadata(0) or None
+        checkpoint, _ = self._open()
+        return checkpoint._core.metadata(0) or None
 
     def get_tensor(self, name: str) -> Any:
         """A whole tensor. Raises TensorNotFound, or Unsupported when the framework has no such dtype."""
-        info = self._info(name)
-        return self._reader.whole(info)
+        reader, info = self._find(name)
+        return reader.whole(info)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors, in the order of their offsets."""
-        checkpoint = self._open()
-        return self._reader.all(checkpoint)
+        checkpoint, reader = self._open()
+        return reader.all(checkpoint)
 
     def get_slice(self, name: str) -> Slice:
         """An object that reads what it is indexed with."""
-        info = self._info(name)
-        return Slice(self._reader, info)
+        return Slice(*self._find(name))
 
     def __enter__(self) -> safe_open:
         return self
 
     def __exit__(self, exc_type: object = None, exc_value: object = None, traceback: object = None) -> None:
-        self._checkpoint = None
-        self._reader = None
+        self._opened = None
 
 
 class Slice:
@@ -117,7 +128,7 @@ class Slice:
     negative and clamped bounds, and one ellipsis.
     """
 
-    def __init__(self, reader: Any, info: Any) -> None:
+    def __init__(self, reader: Reader, info: TensorInfo) -> None:
         self._reader = reader
         self._info = info
 
@@ -139,11 +150,11 @@ class _TorchMapping:
     def __init__(self, checkpoint: Checkpoint, path: str) -> None:
         import torch
 
-        self._torch = torch
+        self._torch: ModuleType = torch
         size = checkpoint._files[0][1]
         self._storage = torch.UntypedStorage.from_file(path, False, size)
 
-    def whole(self, info: Any) -> Any:
+    def whole(self, info: TensorInfo) -> Any:
         torch = self._torch
         dtype = _dtypes.torch_dtype(torch, info.dtype)
         if dtype is None:
@@ -156,7 +167,7 @@ class _TorchMapping:
         part = self._storage[info.offset : info.offset + info.nbytes]
         return torch.empty(0, dtype=dtype, device="cpu").set_(part, 0, shape)
 
-    def part(self, info: Any, index: Any) -> Any:
+    def part(self, info: TensorInfo, index: Any) -> Any:
         return self.whole(info)[index]
 
     def all(self, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -179,7 +190,7 @@ class _BufferMapping:
         finally:
             os.close(fd)
 
-    def _view(self, info: Any) -> Any:
+    def _view(self, info: TensorInfo) -> Any:
         dtype = _dtypes.numpy_dtype(self._numpy, info.dtype)
         if dtype is None:
             message = f"tensor '{info.name}': {_dtypes.numpy_reason(info.dtype)}"
@@ -193,10 +204,10 @@ class _BufferMapping:
 
         return jax.numpy.asarray(array)
 
-    def whole(self, info: Any) -> Any:
+    def whole(self, info: TensorInfo) -> Any:
         return self._give(self._view(info).copy())
 
-    def part(self, info: Any, index: Any) -> Any:
+    def part(self, info: TensorInfo, index: Any) -> Any:
         ranges, shape = _request.resolve_index(info.shape, index)
         view = self._view(info)[tuple(slice(*bounds) for bounds in ranges)]
         return self._give(view.copy().reshape(shape))
@@ -213,10 +224,10 @@ class _EagerReader:
         self._checkpoint = checkpoint
         self._framework = framework.name
 
-    def whole(self, info: Any) -> Any:
+    def whole(self, info: TensorInfo) -> Any:
         return self._checkpoint.load([info.name], framework=self._framework)[info.name]
 
-    def part(self, info: Any, index: Any) -> Any:
+    def part(self, info: TensorInfo, index: Any) -> Any:
         loaded = self._checkpoint.load([info.name], framework=self._framework, slices={info.name: index})
         return loaded[info.name]
 

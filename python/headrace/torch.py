@@ -35,8 +35,8 @@ def _tensor(data: bytes, name: str, dtype: str, shape: Any, file_index: int, off
     if kind is None:
         message = f"tensor '{name}': torch {_torch.__version__} has no dtype for {dtype}; {_dtypes.RAW}"
         raise errors.make("Unsupported", message, tensor=name)
-    tensor = _torch.empty(_request.packed_shape(name, dtype, shape), dtype=kind, device="cpu")
-    if nbytes > 0:
-        own = bytearray(memoryview(data)[offset : offset + nbytes])
-        tensor.set_(_torch.frombuffer(own, dtype=_torch.uint8).untyped_storage(), 0, tensor.shape)
-    return tensor
+    packed = _request.packed_shape(name, dtype, shape)
+    if nbytes == 0:
+        return _torch.empty(packed, dtype=kind, device="cpu")
+    own = bytearray(memoryview(data)[offset : offset + nbytes])
+    return _torch.frombuffer(own, dtype=_torch.uint8).view(kind).reshape(packed)

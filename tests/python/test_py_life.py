@@ -280,6 +280,13 @@ def test_a_file_cut_short_is_an_error_and_the_next_load_works(tmp_path):
     assert len(headrace.load(path)) == 2
 
 
+def test_a_deadline_ends_a_load(slow):
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError) as caught:
+        headrace.load(slow, slices={"x": slice(None, None, 2)}, deadline=0.1)
+    assert isinstance(caught.value, headrace.errors.DeadlineExceeded) and time.monotonic() - begin < 2
+
+
 # ------------------------------------------------------------------------------------------------- interpreter exit
 
 

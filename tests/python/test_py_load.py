@@ -388,12 +388,6 @@ def test_an_exception_of_the_progress_function_ends_the_load(tmp_path):
         headrace.load(path, progress=fail)
 
 
-def test_a_deadline_is_kept(path):
-    with pytest.raises(TimeoutError):
-        with headrace.start(path, deadline=1e-9) as job:
-            job.wait()
-
-
 def test_verify(path, tensors):
     assert headrace.verify(path) == sum(len(data) for _, _, data in tensors.values())
 
