@@ -59,6 +59,21 @@ def consume(checkpoint: headrace.Checkpoint, **options: object) -> None:
         pass
 
 
+def compare(checkpoint: headrace.Checkpoint, name: str, make: Callable[[], object], runs: int) -> None:
+    """Every way to load into a framework, against making as many tensors alone."""
+    count = len(checkpoint)
+    base = microseconds_each(lambda: [make() for _ in range(count)], count, runs)
+    show(f"{name}.empty alone", base)
+    ways: dict[str, Callable[[], object]] = {
+        "load": lambda: checkpoint.load(framework=name),
+        "stream": lambda: consume(checkpoint, framework=name),
+        "stream, 1 MiB window": lambda: consume(checkpoint, framework=name, window_bytes=1 << 20),
+        "stream, file order": lambda: consume(checkpoint, framework=name, order="file"),
+    }
+    for way, call in ways.items():
+        show(f"{way}, {name}", microseconds_each(call, count, runs), statistics.median(base))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tensors", type=int, default=20000)
@@ -86,17 +101,7 @@ def main() -> None:
         with headrace.open(path) as checkpoint:
             show("load, no framework", microseconds_each(checkpoint.load, count, options.runs))
             for name, make in makers.items():
-                base = microseconds_each(lambda: [make() for _ in range(count)], count, options.runs)
-                show(f"{name}.empty alone", base)
-                median = statistics.median(base)
-                ways: dict[str, Callable[[], object]] = {
-                    "load": lambda: checkpoint.load(framework=name),
-                    "stream": lambda: consume(checkpoint, framework=name),
-                    "stream, 1 MiB window": lambda: consume(checkpoint, framework=name, window_bytes=1 << 20),
-                    "stream, file order": lambda: consume(checkpoint, framework=name, order="file"),
-                }
-                for way, call in ways.items():
-                    show(f"{way}, {name}", microseconds_each(call, count, options.runs), median)
+                compare(checkpoint, name, make, options.runs)
 
 
 if __name__ == "__main__":

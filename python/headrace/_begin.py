@@ -23,9 +23,11 @@ _begun: dict[Key, Beginning] = {}
 class Beginning:
     """A checkpoint on its way; made by begin()."""
 
-    def __init__(self, source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool, bytes: int) -> None:
+    def __init__(
+        self, source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool, read_ahead_bytes: int
+    ) -> None:
         self._arguments = (source, revision, strict, allow_trailing, 0)
-        self._bytes = bytes
+        self._read_ahead_bytes = read_ahead_bytes
         self._result: tuple[_core.Checkpoint, str] | None = None
         self._error: Exception | None = None
         self._identities: list[tuple[int, ...]] = []
@@ -43,7 +45,7 @@ class Beginning:
             return
         finally:
             self._opened.set()
-        read_ahead(core, self._bytes)
+        read_ahead(core, self._read_ahead_bytes)
 
     def result(self) -> tuple[_core.Checkpoint, str]:
         """Waits for the headers. Raises what opening raised."""

@@ -62,7 +62,8 @@ def find(name: str | None) -> Framework:
 def check_device(device: Any) -> None:
     """Refuses what is not host memory."""
     if str(device) not in ("cpu", "cpu:0"):
-        raise errors.make("DeviceUnavailable", f"device '{device}': this version loads into host memory only; use 'cpu'")
+        message = f"device '{device}': this version loads into host memory only; use 'cpu'"
+        raise errors.make("DeviceUnavailable", message)
 
 
 def _torch(torch: ModuleType) -> Framework:

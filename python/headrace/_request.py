@@ -189,7 +189,8 @@ def packed_shape(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, ..
     if dtype != "F4":
         return shape
     if not shape or shape[-1] % 2:
-        raise errors.make("Unsupported", f"tensor '{name}': an F4 slice must keep pairs of its last dimension", tensor=name)
+        message = f"tensor '{name}': F4 elements come in pairs, and the last dimension of {shape} is odd"
+        raise errors.make("Unsupported", message, tensor=name)
     return (*shape[:-1], shape[-1] // 2)
 
 
@@ -244,8 +245,9 @@ def _torch_address(
     torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
 ) -> tuple[int, tuple[int, ...] | None]:
     if target.device.type != "cpu" or target.layout is not torch.strided:
-        raise errors.make("DeviceUnavailable", f"the memory to load into is a {target.layout} tensor on {target.device}; "
-                                               "this version loads into dense host memory only")
+        found = f"a {target.layout} tensor on {target.device}"
+        message = f"the memory to load into is {found}; this version loads into dense host memory"
+        raise errors.make("DeviceUnavailable", message)
     expected = dropped or (shape if dtype != "F4" else packed_shape("", dtype, shape))
     _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.is_contiguous():

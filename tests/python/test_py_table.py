@@ -112,7 +112,10 @@ def test_a_hub_id_is_found_in_the_cache(cache, revision):
     assert len(headrace.load("some/model", revision=revision)) == 4
 
 
-@pytest.mark.parametrize("variable, below", [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub")])
+PLACES = [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub")]
+
+
+@pytest.mark.parametrize("variable, below", PLACES)
 def test_where_the_cache_lies(cache, monkeypatch, tmp_path, variable, below):
     monkeypatch.delenv("HF_HUB_CACHE")
     (tmp_path / "elsewhere" / below).parent.mkdir(parents=True, exist_ok=True)
