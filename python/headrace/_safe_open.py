@@ -7,6 +7,7 @@ opening costs nothing and a tensor that is never touched is never read. numpy an
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 from types import ModuleType
@@ -177,25 +178,23 @@ class _TorchMapping:
 
 
 class _BufferMapping:
-    """The same for numpy; what is handed out is a copy of the part that was asked for, as in the original."""
+    """numpy and jax: what is handed out is a copy of what was asked for, as in the original. Whole tensors are read into
+    place, which is faster than copying out of a mapping; parts are copied out of one, which reads only their pages."""
 
     def __init__(self, path: str, framework: _frameworks.Framework) -> None:
         import numpy
 
         self._numpy: ModuleType = numpy
         self._framework = framework
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+        self._file = io.FileIO(path)
+        self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def _view(self, info: TensorInfo) -> Any:
+    def _dtype(self, info: TensorInfo) -> Any:
         dtype = _dtypes.numpy_dtype(self._numpy, info.dtype)
         if dtype is None:
             message = f"tensor '{info.name}': {_dtypes.numpy_reason(info.dtype)}"
             raise errors.make("Unsupported", message, tensor=info.name)
-        return self._numpy.ndarray(info.shape, dtype, self._map, info.offset)
+        return dtype
 
     def _give(self, array: Any) -> Any:
         if self._framework.name == "numpy":
@@ -205,12 +204,20 @@ class _BufferMapping:
         return jax.numpy.asarray(array)
 
     def whole(self, info: TensorInfo) -> Any:
-        return self._give(self._view(info).copy())
+        array = self._numpy.empty(info.shape, self._dtype(info))
+        rest, offset = memoryview(array.reshape(-1).view("u1")), info.offset
+        while len(rest) > 0:
+            count = os.preadv(self._file.fileno(), [rest], offset)
+            if count == 0:
+                message = f"tensor '{info.name}' in {info.file}: the file ends at byte {offset}"
+                raise errors.make("ShortRead", message, tensor=info.name, file=info.file, offset=offset)
+            rest, offset = rest[count:], offset + count
+        return self._give(array)
 
     def part(self, info: TensorInfo, index: Any) -> Any:
         ranges, shape = _request.resolve_index(info.shape, index)
-        view = self._view(info)[tuple(slice(*bounds) for bounds in ranges)]
-        return self._give(view.copy().reshape(shape))
+        view = self._numpy.ndarray(info.shape, self._dtype(info), self._map, info.offset)
+        return self._give(view[tuple(slice(*bounds) for bounds in ranges)].copy().reshape(shape))
 
     def all(self, checkpoint: Checkpoint) -> dict[str, Any]:
         infos = (checkpoint._info(index) for index in range(len(checkpoint)))
