@@ -19,10 +19,10 @@
 
 #define KIB UINT64_C(1024)
 #define TENSOR_BYTES (100 * KIB)
-#define TENSOR_COUNT 60
+#define TENSOR_COUNT 40
 #define THREAD_COUNT 8
 
-static struct test_model equal; /* 60 of 100 KiB in 4 files */
+static struct test_model equal; /* 40 of 100 KiB in 3 files */
 static struct test_model mixed;
 
 static int setup(void **state)
