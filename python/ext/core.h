@@ -45,7 +45,7 @@ PyObject *core_raise_code(struct core_state *state, int code, const char *tensor
     __attribute__((format(printf, 4, 5)));
 
 /* The loader that loads with (or without) the allocation hook; NULL with an exception. */
-struct hr_loader *core_loader_get(struct loader_object *loader, const struct hr_allocator *hook);
+struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_allocator *hook);
 
 /* A Tensor for a ready item of a load, which gives up its hold on it; NULL with an exception. */
 PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index);

@@ -48,7 +48,7 @@ SLOW = "slices={'x': slice(None, None, 2)}"
 
 
 def start_python(program: str, *arguments: object, **environment: str) -> subprocess.Popen:
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program), *map(str, arguments)]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-X", "faulthandler", "-c", textwrap.dedent(program), *map(str, arguments)]
     environment = os.environ | environment
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 

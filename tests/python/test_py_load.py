@@ -10,7 +10,13 @@ import reference
 
 import headrace
 
-torch = pytest.importorskip("torch")
+try:
+    import torch
+except ImportError:
+    torch = None
+
+needs_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+WITH_TORCH = [pytest.param("pt", marks=needs_torch)]
 
 SHAPES = [[], [0], [1], [3, 5], [2, 3, 4], [4, 0, 2], [257]]
 
@@ -39,7 +45,7 @@ def names_for_torch(tensors):
 
 
 def bytes_of(tensor) -> bytes:
-    if isinstance(tensor, torch.Tensor):
+    if torch is not None and isinstance(tensor, torch.Tensor):
         return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return bytes(tensor) if isinstance(tensor, headrace.Tensor) else tensor.tobytes()
 
@@ -48,7 +54,7 @@ def assert_same(loaded, tensors, names):
     assert sorted(loaded) == sorted(names)
     for name in names:
         dtype, shape, data = tensors[name]
-        if dtype == "F4" and isinstance(loaded[name], torch.Tensor):
+        if dtype == "F4" and not isinstance(loaded[name], headrace.Tensor):
             shape = [*shape[:-1], shape[-1] // 2]
         assert list(loaded[name].shape) == shape, name
         assert bytes_of(loaded[name]) == data, name
@@ -77,6 +83,7 @@ def by_get(job):
         return {name: job.get(name) for name in job.names()}
 
 
+@needs_torch
 @pytest.mark.parametrize("way", WAYS)
 def test_torch(way, path, tensors):
     names = names_for_torch(tensors)
@@ -97,6 +104,7 @@ def test_numpy(way, path, tensors):
     assert_same(WAYS[way](path, framework="np", names=names), tensors, names)
 
 
+@needs_torch
 def test_equal_to_the_safetensors_package(path, tensors):
     from safetensors import safe_open
 
@@ -109,6 +117,7 @@ def test_equal_to_the_safetensors_package(path, tensors):
             assert bytes_of(loaded[name]) == bytes_of(theirs), name
 
 
+@needs_torch
 def test_loaded_tensors_are_ordinary(path):
     tensor = headrace.load(path, "F32.3x5", framework="pt")["F32.3x5"]
     assert tensor.is_contiguous() and tensor._base is None and tensor.untyped_storage().resizable()
@@ -116,16 +125,16 @@ def test_loaded_tensors_are_ordinary(path):
     tensor.resize_(100)
 
 
-def test_dtypes_that_a_framework_lacks_are_refused_by_name(path, monkeypatch):
+def test_dtypes_that_a_framework_lacks_are_refused_by_name(path):
     with pytest.raises(headrace.errors.Unsupported, match="F6_E2M3.*framework=None") as caught:
-        headrace.load(path, framework="pt")
+        headrace.load(path, "F6_*", framework="np" if torch is None else "pt")
     assert caught.value.tensor.startswith("F6_")
     with pytest.raises(NotImplementedError, match="numpy has no dtype for F4"):
         headrace.load(path, "F4.*", framework="numpy")
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("framework", ["pt", None])
+@pytest.mark.parametrize("framework", [*WITH_TORCH, None])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_under_a_window_of_one_tensor(path, tensors, seed, framework, lazy):
     names = names_for_torch(tensors)
@@ -149,9 +158,9 @@ def test_each_tensor_is_handed_out_once(path):
 
 
 def test_many_threads_take_from_one_job(path, tensors):
-    names = names_for_torch(tensors)
+    names = list(tensors)
     loaded = {}
-    with headrace.start(path, names, framework="pt", window_bytes=1 << 10) as job:
+    with headrace.start(path, window_bytes=1 << 10) as job:
 
         def take(part):
             for name in part:
@@ -166,10 +175,10 @@ def test_many_threads_take_from_one_job(path, tensors):
 
 
 def test_many_threads_load_at_once(path, tensors):
-    names = names_for_torch(tensors)
+    names = [name for name in tensors if name.startswith(("F32", "I8", "U16"))]
     results = []
     threads = [
-        threading.Thread(target=lambda: results.append(headrace.load(path, names, framework="pt"))) for _ in range(6)
+        threading.Thread(target=lambda: results.append(headrace.load(path, names, framework="np"))) for _ in range(6)
     ]
     for thread in threads:
         thread.start()
@@ -197,7 +206,7 @@ def test_names(path):
 INDICES = [0, -1, slice(1, None), slice(None, None, 2), slice(-3, -1), slice(5, 1), slice(-100, 100), Ellipsis, ()]
 
 
-@pytest.mark.parametrize("framework", ["pt", "np", None])
+@pytest.mark.parametrize("framework", [*WITH_TORCH, "np", None])
 def test_slices_follow_numpy(tmp_path, framework):
     array = numpy.arange(5 * 6 * 7, dtype=numpy.int32).reshape(5, 6, 7)
     path = reference.write_by_hand(tmp_path / "x.safetensors", {"x": ("I32", [5, 6, 7], array.tobytes())}, padding=1)
@@ -248,6 +257,7 @@ def test_only_the_needed_bytes_are_read(tmp_path):
         assert checkpoint.last_stats.bytes_needed == 1000 and checkpoint.last_stats.bytes_read < 10000
 
 
+@needs_torch
 def test_f4_slices_keep_pairs(path, tensors):
     loaded = headrace.load(path, "F4.4x8", framework="pt", slices={"F4*": numpy.s_[1:3]})["F4.4x8"]
     assert loaded.shape == (2, 4) and bytes_of(loaded) == tensors["F4.4x8"][2][4:12]
@@ -258,8 +268,9 @@ def test_f4_slices_keep_pairs(path, tensors):
 
 
 def test_dtype_must_be_the_stored_one(path):
-    assert headrace.load(path, "BF16.*", dtype={"BF16.*": "bfloat16"}, framework="pt")["BF16.1"].dtype == torch.bfloat16
-    headrace.load(path, "F32.*", dtype=torch.float32)
+    headrace.load(path, "BF16.*", dtype={"BF16.*": "bfloat16"})
+    if torch is not None:
+        headrace.load(path, "F32.*", dtype=torch.float32)
     headrace.load(path, "F32.*", dtype=numpy.dtype("float32"))
     with pytest.raises(headrace.errors.Unsupported, match="stored as F32"):
         headrace.load(path, "F32.1", dtype="bfloat16")
@@ -270,6 +281,7 @@ def test_dtype_must_be_the_stored_one(path):
 # -------------------------------------------------------------------------------------------------------------- into
 
 
+@needs_torch
 def test_into_torch(path, tensors):
     model = torch.nn.Linear(5, 3, bias=False)
     transposed = torch.zeros(5, 3, dtype=torch.bfloat16).t()
@@ -295,24 +307,32 @@ def test_into_numpy_and_buffers(path, tensors):
 
 def test_into_with_slices(path, tensors):
     whole = numpy.frombuffer(tensors["F32.3x5"][2], numpy.float32).reshape(3, 5)
-    row, block = torch.zeros(5), numpy.zeros((3, 2), numpy.float32)
+    row, block = numpy.zeros(5, numpy.float32), numpy.zeros((3, 2), numpy.float32)
     headrace.load(path, into={"F32.3x5": row}, slices={"F32.3x5": 1})
     headrace.load(path, into={"F32.3x5": block}, slices={"F32.3x5": numpy.s_[:, ::3]})
-    assert row.numpy().tobytes() == whole[1].tobytes() and block.tobytes() == whole[:, ::3].tobytes()
+    assert row.tobytes() == whole[1].tobytes() and block.tobytes() == whole[:, ::3].tobytes()
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        torch.zeros(3, 4), torch.zeros(3, 5, dtype=torch.float64), torch.zeros(1, 5).expand(3, 5), bytes(60),
-        bytearray(61), "text", torch.zeros(3, 5, device="meta"), numpy.zeros((3, 5), numpy.float64),
-        numpy.broadcast_to(numpy.zeros(5, numpy.float32), (3, 5)),
-    ],
-    ids=lambda target: type(target).__name__,
-)
-def test_into_refuses_what_does_not_fit(path, target):
+MISFITS = {
+    "bytes": lambda: bytes(60),
+    "one byte more": lambda: bytearray(61),
+    "text": lambda: "text",
+    "another dtype": lambda: numpy.zeros((3, 5), numpy.float64),
+    "another shape": lambda: numpy.zeros((5, 3), numpy.float32),
+    "broadcast": lambda: numpy.broadcast_to(numpy.zeros(5, numpy.float32), (3, 5)),
+    "torch, another shape": lambda: torch.zeros(3, 4),
+    "torch, another dtype": lambda: torch.zeros(3, 5, dtype=torch.float64),
+    "torch, expanded": lambda: torch.zeros(1, 5).expand(3, 5),
+    "torch, meta": lambda: torch.zeros(3, 5, device="meta"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_into_refuses_what_does_not_fit(path, misfit):
+    if torch is None and misfit.startswith("torch"):
+        pytest.skip("PyTorch is not installed")
     with pytest.raises(headrace.HeadraceError, match=r"tensor 'F32.3x5'"):
-        headrace.load(path, into={"F32.3x5": target})
+        headrace.load(path, into={"F32.3x5": MISFITS[misfit]()})
 
 
 def test_into_unknown_name(path):
@@ -323,6 +343,7 @@ def test_into_unknown_name(path):
 # -------------------------------------------------------------------------------------------------- everything else
 
 
+@needs_torch
 def test_a_default_device_does_not_reach_the_destinations(path, tensors):
     with torch.device("meta"):
         loaded = headrace.load(path, "F32.*", framework="pt")
