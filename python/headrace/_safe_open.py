@@ -178,8 +178,8 @@ class _TorchMapping:
 
 
 class _BufferMapping:
-    """numpy and jax: what is handed out is a copy of what was asked for, as in the original. Whole tensors are read into
-    place, which is faster than copying out of a mapping; parts are copied out of one, which reads only their pages."""
+    """numpy and jax: what is handed out is a copy of what was asked for, as in the original. Whole tensors are read
+    into place, faster than copying out of a mapping; parts are copied out of one, which reads only their pages."""
 
     def __init__(self, path: str, framework: _frameworks.Framework) -> None:
         import numpy

@@ -48,7 +48,8 @@ SLOW = "slices={'x': slice(None, None, 2)}"
 
 
 def start_python(program: str, *arguments: object, **environment: str) -> subprocess.Popen:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-X", "faulthandler", "-c", textwrap.dedent(program), *map(str, arguments)]
+    options = ["-W", "ignore::DeprecationWarning", "-X", "faulthandler"]
+    command = [sys.executable, *options, "-c", textwrap.dedent(program), *map(str, arguments)]
     environment = os.environ | environment
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -224,7 +225,7 @@ def close_job_with_futures(path):
 
 def drop_job_with_futures(path):
     job = headrace.start(path)
-    futures = [job.future(name) for name in job.names()]
+    futures = [job.future(name) for name in job.names()[-4:]]
     del job
     assert all(future.result(10).nbytes == 1 << 24 for future in futures)
 
@@ -257,7 +258,7 @@ def close_while_others_wait(path):
     ],
 )
 def test_an_early_end_is_prompt_and_leaves_nothing(big, end):
-    headrace.load(big, "t00")
+    headrace.load(big, "t00", framework="np")  # numpy has threads of its own
     gc.collect()
     threads, descriptors = thread_count(), descriptor_count()
     begin = time.monotonic()
@@ -295,8 +296,9 @@ EXITS = {
     "in frameworks' memory": "job = headrace.start(path, framework='np')",
     "a suspended generator": "s = headrace.stream(path, window_bytes=1 << 25); next(s)",
     "futures are waited for": "job = headrace.start(path); f = [job.future(n) for n in job.names()]",
-    "a daemon thread waits": "import threading; job = headrace.start(path, window_bytes=1)\n"
-    "threading.Thread(target=lambda: dict(job), daemon=True).start()",
+    "a daemon thread waits": "import contextlib, threading; job = headrace.start(path, window_bytes=1)\n"
+    "def take():\n with contextlib.suppress(headrace.HeadraceError): dict(job)\n"
+    "threading.Thread(target=take, daemon=True).start()",
     "begun": "headrace.begin(path)",
     "a cycle": "l = []; l.append((headrace.start(path), l)); del l",
     "exit inside a loop": "for _ in headrace.stream(path): sys.exit(0)",
