@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, each run as it stands there, in one process, in their order."""
+"""The examples of docs/python.md and of the README, each run as it stands there, in one process, in their order."""
 
 import re
 
@@ -16,6 +16,13 @@ def model(tmp_path):
     tensors = {name: reference.random_tensor(generator, "F32", shape) for name, shape in shapes.items()}
     reference.write_by_hand(tmp_path / "model.safetensors", tensors, metadata={"format": "pt"})
     return str(tmp_path)
+
+
+def test_the_readme(root, model):
+    (example,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    names = {"model": model}
+    exec(compile(example, "README.md", "exec"), names)
+    assert len(names["tensors"]) == 4
 
 
 def test_examples(root, model, capsys):
