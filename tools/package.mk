@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: install uninstall
+.PHONY: install uninstall wheels
 
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)" --component headrace >$(BUILD)/install.log || \
@@ -27,3 +27,6 @@ check-abi:
 
 check-aarch64:
 	@tools/check_aarch64.sh
+
+wheels check-wheels:
+	@tools/wheels.sh

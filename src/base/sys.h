@@ -30,7 +30,6 @@ struct hr_sys {
     void (*free)(void *memory);
     void *(*map)(void *hint, size_t bytes, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
     int (*unmap)(void *memory, size_t bytes);
-    int (*protect)(void *memory, size_t bytes, int protection);
     int (*advise)(void *memory, size_t bytes, int advice);
     /* files */
     int (*open)(const char *path, int flags);
