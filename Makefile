@@ -1,17 +1,19 @@
 # headrace: a thin layer over CMake. `make` builds the command and the library into build/; the rest:
-#   make demo     installs what is missing, builds, and shows a real checkpoint being listed, checked, loaded, hashed
-#   make test     installs what is missing, builds and runs every test; ends with "N passed, N failed"
-#   make lint     formatting, clang-tidy and the rules of the tree; `make format` formats
-#   make fuzz     fuzzes TARGET (header, json, index, slice, plan) for SECONDS
-#   make setup    only installs what is missing (packages.txt, as root or with sudo)
+#   make demo        installs what is missing, builds, and shows a real checkpoint being listed, checked, loaded, hashed
+#   make test        installs what is missing, builds and runs every test; ends with "N passed, N failed"
+#   make frameworks  installs PyTorch and JAX into .venv, much to fetch: tests that need them are skipped without
+#   make lint        formatting, clang-tidy and the rules of the tree; `make format` formats
+#   make fuzz        fuzzes TARGET (header, json, index, slice, plan) for SECONDS
+#   make install     into PREFIX (/usr/local), under DESTDIR; `make uninstall` takes it away again
+#   make wheels      dist/: source distribution and wheels for x86_64 and aarch64, each tried
+#   make setup       only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-FUZZ_TARGETS := header json index slice plan
-CHECKS := format python tidy includes symbols header words clang sanitize fuzz
+CHECKS := format python tidy includes symbols header words clang sanitize fuzz abi completions hardening install aarch64 wheels
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all setup demo test fuzz lint format clean $(CHECKS:%=check-%)
+.PHONY: all setup frameworks package demo test fuzz lint format clean $(CHECKS:%=check-%)
 
 # ninja when it is there, else make; decided once per build folder, at its first configuration.
 GENERATOR = $(if $(shell command -v ninja),-G Ninja)
@@ -30,21 +32,28 @@ setup:
 .venv/stamp: tests/requirements.txt tools/venv.sh
 	@tools/venv.sh
 
+frameworks: .venv/stamp
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --only-binary :all: -r tests/frameworks.txt
+
+# The Python package as users get it, built and installed into .venv.
+package: .venv/stamp
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation .
+
 .demo/stamp: tools/models.txt tools/get_models.py tools/make_shards.py .venv/stamp
 	@$(PYTHON) tools/get_models.py .demo
 
 demo: setup
-	@$(MAKE) --no-print-directory all .demo/stamp
+	@$(MAKE) --no-print-directory all package .demo/stamp
 	@$(PYTHON) tools/demo.py $(BUILD)/headrace .demo
 
 test: setup
-	@$(MAKE) --no-print-directory .demo/stamp
-	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON)
+	@$(MAKE) --no-print-directory package .demo/stamp
+	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON -DHEADRACE_PYTHON=ON)
 	@$(call build,$(BUILD))
 	@$(PYTHON) tools/run_tests.py $(BUILD)
 
 # ---------------------------------------------------------------------------------------------------- checks
-C_FILES = $(shell git ls-files '*.c' '*.h')
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp')
 
 lint: check-format check-python check-tidy check-includes check-words
 
@@ -58,8 +67,8 @@ check-python: .venv/stamp
 	@.venv/bin/ruff check -q .
 
 check-tidy:
-	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON)
-	@git ls-files 'src/*.c' 'cli/*.c' | xargs -P "$$(nproc)" -n 2 clang-tidy -quiet -p $(BUILD) -warnings-as-errors='*'
+	@$(call configure,$(BUILD),-DHEADRACE_TESTS=ON -DHEADRACE_PYTHON=ON)
+	@git ls-files 'src/*.c' 'cli/*.c' 'python/*.c' | xargs -P "$$(nproc)" -n 2 clang-tidy -quiet -p $(BUILD) -warnings-as-errors='*'
 
 check-includes:
 	@$(PYTHON) tools/check_includes.py
@@ -76,7 +85,8 @@ check-header:
 	@$(CXX) -std=c++11 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c++ include/headrace/headrace.h
 
 check-clang:
-	@$(call configure,build-clang,-DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-Werror -DHEADRACE_TESTS=ON)
+	@$(call configure,build-clang,-DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-Werror -DHEADRACE_TESTS=ON \
+	-DHEADRACE_PYTHON=ON)
 	@$(call build,build-clang)
 
 check-sanitize:
@@ -86,12 +96,14 @@ check-sanitize:
 
 # A minute in all; long runs: make fuzz TARGET=header SECONDS=3600.
 check-fuzz:
-	@for target in $(FUZZ_TARGETS); do tools/fuzz.sh $$target 12 || exit 1; done
+	@for target in header json index slice plan; do tools/fuzz.sh $$target 12 || exit 1; done
 
 TARGET ?= header
 SECONDS ?= 60
 fuzz:
 	@tools/fuzz.sh $(TARGET) $(SECONDS)
 
+include tools/package.mk
+
 clean:
-	rm -rf $(BUILD) build-clang build-asan build-fuzz
+	rm -rf $(BUILD) build-*

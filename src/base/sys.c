@@ -43,11 +43,6 @@ static int real_unmap(void *memory, size_t bytes)
     return munmap(memory, bytes) ? -errno : 0;
 }
 
-static int real_protect(void *memory, size_t bytes, int protection)
-{
-    return mprotect(memory, bytes, protection) ? -errno : 0;
-}
-
 static int real_advise(void *memory, size_t bytes, int advice)
 {
     return madvise(memory, bytes, advice) ? -errno : 0;
@@ -190,7 +185,6 @@ const struct hr_sys hr_sys_real = {
     .free = real_free,
     .map = real_map,
     .unmap = real_unmap,
-    .protect = real_protect,
     .advise = real_advise,
     .open = real_open,
     .close = real_close,

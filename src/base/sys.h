@@ -8,6 +8,10 @@
 #ifndef HR_BASE_SYS_H
 #define HR_BASE_SYS_H
 
+#if !defined(__linux__) || !defined(__LP64__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "headrace runs on Linux, on 64-bit little-endian machines only; see docs/platforms.md"
+#endif
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,7 +30,6 @@ struct hr_sys {
     void (*free)(void *memory);
     void *(*map)(void *hint, size_t bytes, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
     int (*unmap)(void *memory, size_t bytes);
-    int (*protect)(void *memory, size_t bytes, int protection);
     int (*advise)(void *memory, size_t bytes, int advice);
     /* files */
     int (*open)(const char *path, int flags);

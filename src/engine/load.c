@@ -105,6 +105,22 @@ static int start_threads(struct hr_load *load, struct hr_error *err)
     return 0;
 }
 
+/*
+ * Arenas of the library's own come before the readers: mapping 67 of them took 0.7 ms, but 0.4 s of a 0.7 s load (17 GB,
+ * 16 readers) while readers were filling pages. Where the caller makes the memory, or each tensor's is made by itself, reading begins
+ * with the first of it.
+ */
+static int start(struct hr_load *load, struct hr_error *err)
+{
+    int memory_first = !load->loader->allocator.alloc && load->options.ownership == HR_OWN_ARENA;
+    int code = memory_first ? 0 : start_threads(load, err);
+    if (code == 0 && !load->options.sequential && hr_load_admit_window(load) < 0)
+        code = hr_load_error(load, err);
+    if (code == 0 && memory_first)
+        code = start_threads(load, err);
+    return code;
+}
+
 int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
                   size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
                   struct hr_error *err)
@@ -113,9 +129,7 @@ int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoi
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
     if (code < 0)
         return code;
-    code = start_threads(load, err);
-    if (code == 0 && !load->options.sequential && hr_load_admit_window(load) < 0)
-        code = hr_load_error(load, err);
+    code = start(load, err);
     if (code < 0) {
         hr_load_free(load);
         return code;

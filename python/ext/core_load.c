@@ -1,0 +1,531 @@
+/*
+ * core_load.c: _core.Load, a running load. Items are numbered by their position in the request. Each is handed out
+ * once, by next(), wait() or wait_all(), and the load keeps nothing of what it has handed out, so that a window
+ * bounds what exists.
+ *
+ * Waiting runs without the interpreter lock. The library calls back every PROGRESS_NS on a thread that waits: there
+ * signals are handled, so that Ctrl-C ends a wait, and the caller's progress function is called. close() may come
+ * while other threads wait: it cancels, and the last of them frees.
+ */
+#include "core_load.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PROGRESS_NS 50000000u
+
+static _Thread_local struct core_call *current_call;
+
+struct core_call *core_call_current(void)
+{
+    return current_call;
+}
+
+void core_call_fail(struct core_call *call)
+{
+    if (call->error_type == NULL)
+        PyErr_Fetch(&call->error_type, &call->error_value, &call->error_traceback);
+    else
+        PyErr_Clear();
+}
+
+static struct load_object *load_of(PyObject *self)
+{
+    return (struct load_object *)self;
+}
+
+const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index)
+{
+    return hr_checkpoint_at(load->checkpoint->checkpoint, load->items[index].tensor_index);
+}
+
+static int is_forked(struct load_object *load)
+{
+    return load->fork_generation != core_state_of((PyObject *)load)->fork_generation;
+}
+
+/* ------------------------------------------------------------------------------------------ library calls */
+
+static void free_load(struct load_object *self)
+{
+    struct hr_load *load = self->load;
+    self->load = NULL;
+    if (load == NULL || is_forked(self))
+        return; /* in a child its threads do not exist, and its locks may be held by them for ever */
+    Py_BEGIN_ALLOW_THREADS hr_load_free(load);
+    Py_END_ALLOW_THREADS
+}
+
+/* 0 and the interpreter lock released, or -1 with an exception. */
+static int call_begin(struct core_call *call, struct load_object *load)
+{
+    struct core_state *state = core_state_of((PyObject *)load);
+    memset(call, 0, sizeof *call);
+    if (is_forked(load)) {
+        core_raise_code(state, HR_EFORKED, NULL, "this load was started before a fork; start it again in the child");
+        return -1;
+    }
+    if (load->closing) {
+        core_raise_code(state, HR_ECANCELLED, NULL, "the load was closed");
+        return -1;
+    }
+    call->load = load;
+    call->outer = current_call;
+    current_call = call;
+    load->user_count++;
+    call->thread = PyEval_SaveThread();
+    return 0;
+}
+
+/* Takes the lock again. `rc` and `err` are the library's; 0, or -1 with an exception. */
+static int call_end(struct core_call *call, int rc, const struct hr_error *err)
+{
+    struct load_object *load = call->load;
+    PyEval_RestoreThread(call->thread);
+    current_call = call->outer;
+    if (--load->user_count == 0 && load->closing)
+        free_load(load);
+    if (rc == 0) {
+        Py_XDECREF(call->error_type);
+        Py_XDECREF(call->error_value);
+        Py_XDECREF(call->error_traceback);
+        return 0;
+    }
+    if (call->error_type != NULL)
+        PyErr_Restore(call->error_type, call->error_value, call->error_traceback);
+    else
+        core_raise(core_state_of((PyObject *)load), err);
+    return -1;
+}
+
+static int call_progress(struct load_object *load, const struct hr_progress *progress)
+{
+    if (load->progress == NULL)
+        return 0;
+    PyObject *result = PyObject_CallFunction(load->progress, "KKnn", (unsigned long long)progress->bytes_done,
+                                             (unsigned long long)progress->bytes_total, (Py_ssize_t)progress->item_done,
+                                             (Py_ssize_t)progress->item_count);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int on_progress(void *Py_UNUSED(context), const struct hr_progress *progress)
+{
+    struct core_call *call = core_call_current();
+    PyEval_RestoreThread(call->thread);
+    int stop = PyErr_CheckSignals() < 0 || call_progress(call->load, progress) < 0;
+    if (stop)
+        core_call_fail(call);
+    call->thread = PyEval_SaveThread();
+    return stop;
+}
+
+/* ------------------------------------------------------------------------------------------ making a load */
+
+static int set_ranges(struct hr_item *item, struct hr_range *pool, size_t *used, uint32_t rank, PyObject *tuple)
+{
+    if (PyTuple_Size(tuple) != (Py_ssize_t)rank) {
+        if (PyErr_Occurred() == NULL)
+            PyErr_SetString(PyExc_ValueError, "one range a dimension is needed");
+        return -1;
+    }
+    item->ranges = &pool[*used];
+    for (uint32_t i = 0; i < rank; i++) {
+        unsigned long long start, stop, step;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, (Py_ssize_t)i), "KKK", &start, &stop, &step))
+            return -1;
+        pool[(*used)++] = (struct hr_range){start, stop, step};
+    }
+    return 0;
+}
+
+static int set_into(struct load_object *self, size_t index, int64_t *pool, size_t *used, PyObject *row)
+{
+    PyObject *object, *strides;
+    unsigned long long address;
+    struct hr_item *item = &self->items[index];
+    if (!PyArg_ParseTuple(row, "OKO", &object, &address, &strides))
+        return -1;
+    item->into = (void *)(uintptr_t)address;
+    self->objects[index] = Py_NewRef(object);
+    self->places[index] = CORE_INTO;
+    if (strides == Py_None)
+        return 0;
+    uint32_t rank = core_load_tensor(self, index)->rank;
+    if (PyTuple_Size(strides) != (Py_ssize_t)rank) {
+        if (PyErr_Occurred() == NULL)
+            PyErr_SetString(PyExc_ValueError, "one stride a dimension is needed");
+        return -1;
+    }
+    item->into_strides = &pool[*used];
+    for (uint32_t i = 0; i < rank; i++) {
+        pool[(*used)++] = PyLong_AsLongLong(PyTuple_GetItem(strides, (Py_ssize_t)i));
+        if (PyErr_Occurred() != NULL)
+            return -1;
+    }
+    return 0;
+}
+
+/* The sum of the ranks of a dict's items: what their pool needs. */
+static size_t rank_sum(struct load_object *self, PyObject *dict)
+{
+    size_t sum = 0;
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dict, &position, &key, &value)) {
+        size_t index = PyLong_AsSize_t(key);
+        if (index < self->item_count)
+            sum += core_load_tensor(self, index)->rank;
+    }
+    return sum;
+}
+
+static int set_extras(struct load_object *self, PyObject *ranges, PyObject *into)
+{
+    size_t range_count = 0, stride_count = 0;
+    self->ranges = calloc(rank_sum(self, ranges) + 1, sizeof *self->ranges);
+    self->strides = calloc(rank_sum(self, into) + 1, sizeof *self->strides);
+    if (self->ranges == NULL || self->strides == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(ranges, &position, &key, &value)) {
+        size_t index = PyLong_AsSize_t(key);
+        if (index < self->item_count &&
+            set_ranges(&self->items[index], self->ranges, &range_count, core_load_tensor(self, index)->rank, value) < 0)
+            return -1;
+    }
+    position = 0;
+    while (PyDict_Next(into, &position, &key, &value)) {
+        size_t index = PyLong_AsSize_t(key);
+        if (index < self->item_count && set_into(self, index, self->strides, &stride_count, value) < 0)
+            return -1;
+    }
+    return PyErr_Occurred() == NULL ? 0 : -1;
+}
+
+static int set_items(struct load_object *self, PyObject *indices)
+{
+    struct hr_checkpoint *checkpoint = self->checkpoint->checkpoint;
+    size_t tensor_count = hr_checkpoint_count(checkpoint);
+    self->item_count = indices == Py_None ? tensor_count : (size_t)PyList_Size(indices);
+    self->items = calloc(self->item_count + 1, sizeof *self->items);
+    self->objects = calloc(self->item_count + 1, sizeof *self->objects);
+    self->places = calloc(self->item_count + 1, sizeof *self->places);
+    if (self->items == NULL || self->objects == NULL || self->places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < self->item_count; i++) {
+        size_t index = indices == Py_None ? i : PyLong_AsSize_t(PyList_GetItem(indices, (Py_ssize_t)i));
+        if (index >= tensor_count) {
+            if (PyErr_Occurred() == NULL)
+                PyErr_SetString(PyExc_IndexError, "tensor index out of range");
+            return -1;
+        }
+        self->items[i].size = sizeof self->items[i];
+        self->items[i].tensor_index = index;
+    }
+    return 0;
+}
+
+/* What the framework cannot hold is refused before a byte is read. */
+static int check_dtypes(struct load_object *self)
+{
+    for (size_t i = 0; i < self->item_count; i++) {
+        const struct hr_tensor *tensor = core_load_tensor(self, i);
+        PyObject *reason = self->maker.reasons[tensor->dtype];
+        if (reason != NULL && self->places[i] != CORE_INTO) {
+            core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name, "tensor '%s': %s",
+                            tensor->name, PyUnicode_AsUTF8AndSize(reason, NULL));
+            return -1;
+        }
+        uint64_t divisor = self->maker.divisors[tensor->dtype];
+        if (divisor > 1 && (tensor->rank == 0 || tensor->shape[tensor->rank - 1] % divisor != 0)) {
+            core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name,
+                            "tensor '%s': its last dimension does not fill whole bytes, which no framework can hold; "
+                            "framework=None gives the raw bytes",
+                            tensor->name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int start(struct load_object *self, struct hr_load_options *options)
+{
+    int hooked = self->maker.callable != NULL;
+    struct hr_loader *loader = core_loader_get(self->loader, hooked ? &core_maker_hook : NULL);
+    if (loader == NULL)
+        return -1;
+    options->size = sizeof *options;
+    options->ownership = hooked ? HR_OWN_EACH : HR_OWN_ARENA;
+    options->progress_ns = PROGRESS_NS;
+    options->progress = on_progress;
+    struct core_call call;
+    struct hr_error err;
+    struct hr_load *load = NULL;
+    if (call_begin(&call, self) < 0)
+        return -1;
+    int rc = hr_load_start(loader, self->checkpoint->checkpoint, self->items, self->item_count, options, &load, &err);
+    if (rc == 0)
+        self->load = load; /* before the lock is taken: nobody else knows this object yet */
+    return call_end(&call, rc, &err);
+}
+
+static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
+{
+    PyObject *loader, *checkpoint, *indices, *ranges, *shapes, *into, *maker, *progress;
+    struct core_state *state = PyType_GetModuleState(type);
+    struct hr_load_options options = {0};
+    unsigned long long window_bytes, deadline_ns;
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!O!O!OKKIO", state->loader_type, &loader, state->checkpoint_type,
+                          &checkpoint, &indices, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type, &into,
+                          &maker, &window_bytes, &deadline_ns, &options.sequential, &progress))
+        return NULL;
+    options.window_bytes = window_bytes;
+    options.deadline_ns = deadline_ns;
+    allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
+    struct load_object *self = (struct load_object *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->fork_generation = state->fork_generation;
+    self->loader = (struct loader_object *)Py_NewRef(loader);
+    self->checkpoint = (struct checkpoint_object *)Py_NewRef(checkpoint);
+    self->shapes = PyDict_Size(shapes) == 0 ? NULL : Py_NewRef(shapes);
+    self->progress = progress == Py_None ? NULL : Py_NewRef(progress);
+    if ((maker != Py_None && core_maker_init(&self->maker, maker) < 0) || set_items(self, indices) < 0 ||
+        set_extras(self, ranges, into) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+/* -------------------------------------------------------------------------------------------- handing out */
+
+static PyObject *hand_out(struct load_object *self, size_t index)
+{
+    struct core_state *state = core_state_of((PyObject *)self);
+    if (self->places[index] == CORE_INTO)
+        return Py_NewRef(self->objects[index]);
+    if (self->places[index] == CORE_HANDED_OUT) {
+        const char *name = core_load_tensor(self, index)->name;
+        return core_raise_code(state, HR_EINVALID_ARGUMENT, name,
+                               "tensor '%s' was handed out before; a load gives each tensor once", name);
+    }
+    if (self->load == NULL)
+        return core_raise_code(state, HR_ECANCELLED, NULL, "the load was closed");
+    if (self->maker.callable == NULL) {
+        PyObject *tensor = core_tensor_take(state, self->load, index);
+        if (tensor != NULL)
+            self->places[index] = CORE_HANDED_OUT;
+        return tensor;
+    }
+    void *memory;
+    if (self->objects[index] == NULL && core_maker_make(self, index, &memory) < 0)
+        return NULL;
+    PyObject *object = self->objects[index];
+    self->objects[index] = NULL;
+    self->places[index] = CORE_HANDED_OUT;
+    hr_load_drop(self->load, index, NULL);
+    return object;
+}
+
+static PyObject *load_wait(PyObject *object, PyObject *argument)
+{
+    struct load_object *self = load_of(object);
+    size_t index = PyLong_AsSize_t(argument);
+    if (index >= self->item_count) {
+        if (PyErr_Occurred() == NULL)
+            PyErr_SetString(PyExc_IndexError, "item index out of range");
+        return NULL;
+    }
+    if (self->places[index] == CORE_HANDED_OUT)
+        return hand_out(self, index); /* which says so */
+    struct core_call call;
+    struct hr_error err;
+    if (call_begin(&call, self) < 0)
+        return NULL;
+    int rc = hr_load_wait(self->load, index, &err);
+    return call_end(&call, rc, &err) < 0 ? NULL : hand_out(self, index);
+}
+
+static PyObject *load_next(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct load_object *self = load_of(object);
+    struct core_call call;
+    struct hr_error err;
+    size_t index = 0;
+    if (call_begin(&call, self) < 0)
+        return NULL;
+    int rc = hr_load_next(self->load, &index, &err);
+    int is_end = rc == HR_EEND;
+    if (call_end(&call, is_end ? 0 : rc, &err) < 0)
+        return NULL;
+    if (is_end)
+        Py_RETURN_NONE;
+    PyObject *tensor = hand_out(self, index);
+    return tensor == NULL ? NULL : Py_BuildValue("(nN)", (Py_ssize_t)index, tensor);
+}
+
+static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct load_object *self = load_of(object);
+    struct core_call call;
+    struct hr_error err;
+    if (call_begin(&call, self) < 0)
+        return NULL;
+    int rc = hr_load_wait_all(self->load, &err);
+    if (call_end(&call, rc, &err) < 0)
+        return NULL;
+    PyObject *tensors = PyList_New((Py_ssize_t)self->item_count);
+    for (size_t i = 0; tensors != NULL && i < self->item_count; i++) {
+        PyObject *tensor = hand_out(self, i);
+        if (tensor == NULL || PyList_SetItem(tensors, (Py_ssize_t)i, tensor) < 0)
+            Py_CLEAR(tensors);
+    }
+    return tensors;
+}
+
+/* ------------------------------------------------------------------------------------------ its life's end */
+
+static PyObject *load_cancel(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct load_object *self = load_of(object);
+    if (self->load != NULL && !is_forked(self))
+        hr_load_cancel(self->load);
+    Py_RETURN_NONE;
+}
+
+static PyObject *load_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct load_object *self = load_of(object);
+    self->closing = 1;
+    if (self->user_count == 0)
+        free_load(self);
+    else if (self->load != NULL && !is_forked(self))
+        hr_load_cancel(self->load);
+    Py_RETURN_NONE;
+}
+
+static PyObject *load_is_idle(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(load_of(object)->load == NULL || is_forked(load_of(object)));
+}
+
+static PyObject *load_stats(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct load_object *self = load_of(object);
+    struct hr_stats stats = {.size = sizeof stats};
+    if (self->load == NULL || is_forked(self))
+        Py_RETURN_NONE;
+    hr_load_stats(self->load, &stats);
+#define U64(field) (unsigned long long)stats.field
+    return Py_BuildValue("{sK sK sK sK sK sn sn sn sK sK sK sK sK sK sK sK sI ss ss ss}", "bytes_needed",
+                         U64(bytes_needed), "bytes_ready", U64(bytes_ready), "bytes_read", U64(bytes_read),
+                         "bytes_allocated", U64(bytes_allocated), "peak_window_bytes", U64(peak_window_bytes),
+                         "item_count", (Py_ssize_t)stats.item_count, "file_count", (Py_ssize_t)stats.file_count,
+                         "chunk_count", (Py_ssize_t)stats.chunk_count, "read_count", U64(read_count), "plan_ns",
+                         U64(plan_ns), "allocate_ns", U64(allocate_ns), "wait_ns", U64(wait_ns), "read_ns",
+                         U64(read_ns), "place_ns", U64(place_ns), "idle_ns", U64(idle_ns), "total_ns", U64(total_ns),
+                         "thread_count", (unsigned)stats.thread_count, "route", hr_route_name(stats.route),
+                         "route_reason", stats.route_reason, "bottleneck", stats.bottleneck);
+#undef U64
+}
+
+static int load_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    struct load_object *self = load_of(object);
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->loader);
+    Py_VISIT(self->checkpoint);
+    Py_VISIT(self->shapes);
+    Py_VISIT(self->progress);
+    for (size_t i = 0; self->objects != NULL && i < self->item_count; i++)
+        Py_VISIT(self->objects[i]);
+    return core_maker_visit(&self->maker, visit, arg);
+}
+
+/* The engine may still write into the objects: they go only after the load. */
+static int load_clear(PyObject *object)
+{
+    struct load_object *self = load_of(object);
+    self->closing = 1;
+    free_load(self);
+    for (size_t i = 0; self->objects != NULL && i < self->item_count; i++)
+        Py_CLEAR(self->objects[i]);
+    core_maker_clear(&self->maker);
+    Py_CLEAR(self->progress);
+    Py_CLEAR(self->shapes);
+    Py_CLEAR(self->loader);
+    Py_CLEAR(self->checkpoint);
+    return 0;
+}
+
+static void load_dealloc(PyObject *object)
+{
+    struct load_object *self = load_of(object);
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs(object);
+    load_clear(object);
+    free(self->items);
+    free(self->ranges);
+    free(self->strides);
+    free(self->objects);
+    free(self->places);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static Py_ssize_t load_length(PyObject *object)
+{
+    return (Py_ssize_t)load_of(object)->item_count;
+}
+
+static PyMethodDef load_methods[] = {
+    {"wait", load_wait, METH_O, "wait($self, index, /)\n--\n\nWaits for an item and hands it out."},
+    {"next", load_next, METH_NOARGS,
+     "next($self, /)\n--\n\n(index, tensor) of the next item that is ready, or None when all were handed out."},
+    {"wait_all", load_wait_all, METH_NOARGS,
+     "wait_all($self, /)\n--\n\nWaits for all items and hands them out as a list."},
+    {"cancel", load_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nStops reading; does not block."},
+    {"close", load_close, METH_NOARGS,
+     "close($self, /)\n--\n\nCancels and frees; when other threads wait, the last of them frees."},
+    {"stats", load_stats, METH_NOARGS, "stats($self, /)\n--\n\nThe statistics as a dict; None when closed."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef load_getset[] = {
+    {"idle", load_is_idle, NULL, "True when nothing of the load runs any more.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef load_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct load_object, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot load_slots[] = {
+    {Py_tp_new, load_new},
+    {Py_tp_dealloc, load_dealloc},
+    {Py_tp_traverse, load_traverse},
+    {Py_tp_clear, load_clear},
+    {Py_tp_methods, load_methods},
+    {Py_tp_getset, load_getset},
+    {Py_tp_members, load_members},
+    {Py_sq_length, load_length},
+    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, ranges, shapes, into, maker, window_bytes, deadline_ns, "
+                        "sequential, progress, /)\n--\n\nA running load."},
+    {0, NULL},
+};
+
+PyType_Spec core_load_spec = {
+    .name = "headrace._core.Load",
+    .basicsize = sizeof(struct load_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = load_slots,
+};

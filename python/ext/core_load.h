@@ -1,0 +1,74 @@
+/*
+ * core_load.h: a running load as the extension sees it, shared by core_load.c (its life and its methods) and
+ * core_maker.c (destinations made in a framework).
+ */
+#ifndef HR_CORE_LOAD_H
+#define HR_CORE_LOAD_H
+
+#include "core.h"
+
+/* How destinations come into being; all NULL when they are the library's own. */
+struct core_maker {
+    PyObject *callable;                 /* called as callable(shape, **keywords) */
+    PyObject *pointer_method;           /* name of the method that returns the address; NULL: buffer protocol */
+    PyObject *keywords[HR_DTYPE_COUNT]; /* {"dtype": the framework's}; NULL: it has none */
+    PyObject *reasons[HR_DTYPE_COUNT];  /* then: why, and what to do instead */
+    uint64_t divisors[HR_DTYPE_COUNT];  /* elements of the last dimension in one of the framework's */
+};
+
+enum core_place {
+    CORE_WAITING = 0,
+    CORE_INTO,      /* objects[i] is the caller's and stays */
+    CORE_HANDED_OUT /* ours, and gone */
+};
+
+struct load_object {
+    PyObject_HEAD PyObject *weakrefs;
+    struct hr_load *load; /* NULL once closed */
+    struct loader_object *loader;
+    struct checkpoint_object *checkpoint;
+    struct hr_item *items;
+    size_t item_count;
+    struct hr_range *ranges; /* pools of the items' arrays */
+    int64_t *strides;
+    PyObject *shapes;   /* {item index: shape tuple} where it is not that of the ranges, or NULL */
+    PyObject **objects; /* destinations made or given, not handed out yet */
+    uint8_t *places;    /* enum core_place */
+    struct core_maker maker;
+    PyObject *progress;
+    size_t user_count; /* threads inside a library call on this load */
+    int closing;
+    uint64_t fork_generation;
+};
+
+/*
+ * One library call on a load, on the stack of its thread: the hooks that the library calls on this thread find
+ * their load through it, and leave here the exception that the call must end with.
+ */
+struct core_call {
+    struct load_object *load;
+    struct core_call *outer;
+    PyThreadState *thread; /* of the released interpreter lock */
+    PyObject *error_type, *error_value, *error_traceback;
+};
+
+/* The call that this thread is in, or NULL. */
+struct core_call *core_call_current(void);
+/* Keeps the exception that is set for the end of the call; the first one wins. */
+void core_call_fail(struct core_call *call);
+
+/* Fills a maker from the tuple (callable, table, pointer_method); `table` has a row a dtype. 0 or -1. */
+int core_maker_init(struct core_maker *maker, PyObject *tuple);
+void core_maker_clear(struct core_maker *maker);
+int core_maker_visit(const struct core_maker *maker, visitproc visit, void *arg);
+/* Makes objects[index] and returns its memory, which is NULL for an empty tensor; -1 with an exception. */
+int core_maker_make(struct load_object *load, size_t index, void **ret_memory);
+
+extern const struct hr_allocator core_maker_hook;
+
+/* Tensor of an item. */
+const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index);
+/* Bytes of an item's elements. */
+uint64_t core_load_item_bytes(const struct load_object *load, size_t index);
+
+#endif

@@ -1,0 +1,84 @@
+/*
+ * core_loader.c: _core.Loader, the options of loads and what is kept between them. The library ties the allocation
+ * hook to a loader; loads into a framework want it and loads into arenas do not, so there are two handles, each
+ * made when first needed.
+ */
+#include "core.h"
+
+static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
+{
+    struct hr_loader_options options = {.size = sizeof options};
+    unsigned long long chunk_bytes, arena_bytes;
+    if (!PyArg_ParseTuple(arguments, "IIKIK", &options.route, &options.thread_count, &chunk_bytes, &options.queue_depth,
+                          &arena_bytes))
+        return NULL;
+    options.chunk_bytes = chunk_bytes;
+    options.arena_bytes = arena_bytes;
+    allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
+    struct loader_object *self = (struct loader_object *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->options = options;
+    self->fork_generation = core_state_of((PyObject *)self)->fork_generation;
+    if (core_loader_get(self, NULL) == NULL) /* refuse wrong options now, not at the first load */
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_allocator *hook)
+{
+    struct core_state *state = core_state_of((PyObject *)self);
+    if (self->fork_generation != state->fork_generation) {
+        core_raise_code(state, HR_EFORKED, NULL, "this loader was made before a fork; make a new one in the child");
+        return NULL;
+    }
+    struct hr_loader **place = hook == NULL ? &self->plain : &self->hooked;
+    if (*place != NULL)
+        return *place;
+    struct hr_loader_options options = self->options;
+    if (hook != NULL)
+        options.allocator = *hook;
+    struct hr_loader *loader;
+    struct hr_error err;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS rc = hr_loader_new(&options, &loader, &err);
+    Py_END_ALLOW_THREADS if (rc != 0)
+    {
+        core_raise(state, &err);
+        return NULL;
+    }
+    if (*place == NULL)
+        *place = loader;
+    else
+        hr_loader_free(loader); /* another thread was faster */
+    return *place;
+}
+
+static void loader_dealloc(PyObject *object)
+{
+    struct loader_object *self = (struct loader_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->fork_generation == core_state_of(object)->fork_generation) {
+        Py_BEGIN_ALLOW_THREADS hr_loader_free(self->plain);
+        hr_loader_free(self->hooked);
+        Py_END_ALLOW_THREADS
+    }
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot loader_slots[] = {
+    {Py_tp_new, loader_new},
+    {Py_tp_dealloc, loader_dealloc},
+    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, /)\n--\n\n"
+                        "What loads share; 0 means the library's default."},
+    {0, NULL},
+};
+
+PyType_Spec core_loader_spec = {
+    .name = "headrace._core.Loader",
+    .basicsize = sizeof(struct loader_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = loader_slots,
+};

@@ -1,0 +1,196 @@
+/*
+ * core_maker.c: destinations made in a framework (torch.empty, numpy.empty) when the library asks for memory. The
+ * library asks on threads that wait, without the interpreter lock; taking it can cost a switch interval when
+ * another Python thread is busy, so small tensors are made ahead, a batch at a time.
+ *
+ * It knows of a framework only what the maker says: a callable, its keywords for each dtype, and how to learn the
+ * address of what it returned.
+ */
+#include "core_load.h"
+
+#include <stdio.h>
+
+#define BATCH_BYTES_MAX (1u << 20)
+#define BATCH_COUNT_MAX 256
+
+static int init_row(struct core_maker *maker, uint32_t dtype, PyObject *row)
+{
+    maker->divisors[dtype] = 1;
+    if (PyUnicode_Check(row)) {
+        maker->reasons[dtype] = Py_NewRef(row);
+        return 0;
+    }
+    PyObject *keywords;
+    unsigned long long divisor;
+    if (!PyArg_ParseTuple(row, "O!K", &PyDict_Type, &keywords, &divisor))
+        return -1;
+    maker->keywords[dtype] = Py_NewRef(keywords);
+    maker->divisors[dtype] = divisor;
+    return 0;
+}
+
+int core_maker_init(struct core_maker *maker, PyObject *tuple)
+{
+    PyObject *callable, *table, *pointer_method;
+    if (!PyArg_ParseTuple(tuple, "OO!O", &callable, &PyList_Type, &table, &pointer_method))
+        return -1;
+    if (PyList_Size(table) != HR_DTYPE_COUNT - 1) {
+        PyErr_SetString(PyExc_ValueError, "a maker needs a row for each dtype");
+        return -1;
+    }
+    maker->callable = Py_NewRef(callable);
+    maker->pointer_method = pointer_method == Py_None ? NULL : Py_NewRef(pointer_method);
+    for (uint32_t dtype = 1; dtype < HR_DTYPE_COUNT; dtype++) {
+        if (init_row(maker, dtype, PyList_GetItem(table, (Py_ssize_t)dtype - 1)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+void core_maker_clear(struct core_maker *maker)
+{
+    Py_CLEAR(maker->callable);
+    Py_CLEAR(maker->pointer_method);
+    for (uint32_t dtype = 0; dtype < HR_DTYPE_COUNT; dtype++) {
+        Py_CLEAR(maker->keywords[dtype]);
+        Py_CLEAR(maker->reasons[dtype]);
+    }
+}
+
+int core_maker_visit(const struct core_maker *maker, visitproc visit, void *arg)
+{
+    Py_VISIT(maker->callable);
+    for (uint32_t dtype = 0; dtype < HR_DTYPE_COUNT; dtype++)
+        Py_VISIT(maker->keywords[dtype]);
+    return 0;
+}
+
+static uint64_t range_extent(const struct hr_range *range)
+{
+    uint64_t step = range->step == 0 ? 1 : range->step;
+    return (range->stop - range->start + step - 1) / step;
+}
+
+uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
+{
+    const struct hr_tensor *tensor = core_load_tensor(load, index);
+    const struct hr_range *ranges = load->items[index].ranges;
+    if (ranges == NULL)
+        return tensor->size;
+    uint64_t bits = hr_dtype_bits(tensor->dtype);
+    for (uint32_t i = 0; i < tensor->rank; i++)
+        bits *= range_extent(&ranges[i]);
+    return bits / 8;
+}
+
+static PyObject *item_shape(struct load_object *load, size_t index)
+{
+    const struct hr_tensor *tensor = core_load_tensor(load, index);
+    uint64_t divisor = load->maker.divisors[tensor->dtype];
+    if (load->shapes != NULL) {
+        PyObject *key = PyLong_FromSize_t(index);
+        PyObject *shape = key == NULL ? NULL : PyDict_GetItemWithError(load->shapes, key);
+        Py_XDECREF(key);
+        if (shape != NULL || PyErr_Occurred() != NULL)
+            return Py_XNewRef(shape);
+    }
+    const struct hr_range *ranges = load->items[index].ranges;
+    if (ranges == NULL)
+        return core_shape_tuple(tensor->shape, tensor->rank, divisor);
+    PyObject *shape = PyTuple_New((Py_ssize_t)tensor->rank);
+    for (uint32_t i = 0; shape != NULL && i < tensor->rank; i++) {
+        uint64_t extent = range_extent(&ranges[i]) / (i + 1 == tensor->rank ? divisor : 1);
+        PyObject *number = PyLong_FromUnsignedLongLong(extent);
+        if (number == NULL || PyTuple_SetItem(shape, (Py_ssize_t)i, number) < 0)
+            Py_CLEAR(shape);
+    }
+    return shape;
+}
+
+static int address_of(const struct core_maker *maker, PyObject *object, void **ret_memory)
+{
+    if (maker->pointer_method == NULL) {
+        Py_buffer view;
+        if (PyObject_GetBuffer(object, &view, PyBUF_WRITABLE) < 0)
+            return -1;
+        *ret_memory = view.buf;
+        PyBuffer_Release(&view);
+        return 0;
+    }
+    PyObject *address = PyObject_CallMethodObjArgs(object, maker->pointer_method, NULL);
+    if (address == NULL)
+        return -1;
+    void *memory = PyLong_AsVoidPtr(address);
+    Py_DECREF(address);
+    if (memory == NULL && PyErr_Occurred() != NULL)
+        return -1;
+    *ret_memory = memory;
+    return 0;
+}
+
+static int make_object(struct load_object *load, size_t index)
+{
+    PyObject *shape = item_shape(load, index);
+    PyObject *arguments = shape == NULL ? NULL : PyTuple_Pack(1, shape);
+    Py_XDECREF(shape);
+    if (arguments == NULL)
+        return -1;
+    uint32_t dtype = core_load_tensor(load, index)->dtype;
+    PyObject *object = PyObject_Call(load->maker.callable, arguments, load->maker.keywords[dtype]);
+    Py_DECREF(arguments);
+    if (object == NULL)
+        return -1;
+    /* Python code has run: another thread may have made it, or handed it out, in the meantime. */
+    if (load->objects[index] == NULL && load->places[index] == CORE_WAITING)
+        load->objects[index] = object;
+    else
+        Py_DECREF(object);
+    return 0;
+}
+
+int core_maker_make(struct load_object *load, size_t index, void **ret_memory)
+{
+    if (load->objects[index] == NULL && make_object(load, index) < 0)
+        return -1;
+    return address_of(&load->maker, load->objects[index], ret_memory);
+}
+
+/* The small items behind `index` are likely asked for next. What cannot be made now fails when it is. */
+static void make_ahead(struct load_object *load, size_t index, uint64_t bytes)
+{
+    for (size_t count = 1; count < BATCH_COUNT_MAX && ++index < load->item_count; count++) {
+        if (load->places[index] != CORE_WAITING || load->objects[index] != NULL)
+            continue;
+        bytes += core_load_item_bytes(load, index);
+        if (bytes > BATCH_BYTES_MAX)
+            return;
+        if (make_object(load, index) < 0) {
+            PyErr_Clear();
+            return;
+        }
+    }
+}
+
+static void *hook_alloc(void *Py_UNUSED(context), const struct hr_allocation *allocation)
+{
+    struct core_call *call = core_call_current();
+    struct load_object *load = call->load;
+    size_t index = allocation->item_index;
+    void *memory = NULL;
+    PyEval_RestoreThread(call->thread);
+    int made_before = load->objects[index] != NULL;
+    if (core_maker_make(load, index, &memory) < 0)
+        core_call_fail(call);
+    else if (!made_before)
+        make_ahead(load, index, allocation->bytes);
+    call->thread = PyEval_SaveThread();
+    return memory;
+}
+
+/* The memory is the object's, and the object's life is Python's business. */
+static void hook_free(void *Py_UNUSED(context), void *Py_UNUSED(memory),
+                      const struct hr_allocation *Py_UNUSED(allocation))
+{
+}
+
+const struct hr_allocator core_maker_hook = {NULL, hook_alloc, hook_free};

@@ -1,0 +1,52 @@
+"""headrace: safetensors checkpoints into memory, at the speed of the slowest link.
+
+    import headrace
+
+    with headrace.open("model-folder") as checkpoint:
+        tensors = checkpoint.load(framework="torch")
+
+open(), load(), stream(), start() take a file, a list, a folder, an index or a hub id of the local cache; safe_open()
+and the modules headrace.torch, headrace.numpy and headrace.jax are drop-ins for those of the safetensors package.
+One INFO line a load goes to the logger "headrace". Everything may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from . import errors
+from ._api import load, open, start, stream, verify
+from ._begin import Beginning, begin
+from ._checkpoint import Checkpoint, TensorInfo
+from ._core import Tensor
+from ._core import version as __version__
+from ._job import Job, Stats
+from ._options import Loader, release
+from ._request import Shard, shard
+from ._safe_open import safe_open
+from .errors import HeadraceError
+
+#: The same class as HeadraceError, under the name that the safetensors package has.
+SafetensorError = HeadraceError
+
+__all__ = [
+    "Beginning",
+    "Checkpoint",
+    "HeadraceError",
+    "Job",
+    "Loader",
+    "SafetensorError",
+    "Shard",
+    "Stats",
+    "Tensor",
+    "TensorInfo",
+    "__version__",
+    "begin",
+    "errors",
+    "load",
+    "open",
+    "release",
+    "safe_open",
+    "shard",
+    "start",
+    "stream",
+    "verify",
+]

@@ -1,0 +1,103 @@
+"""The functions of the package that begin at a path: open, load, stream, start, verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from . import _hub, errors
+from ._begin import take_over
+from ._checkpoint import Checkpoint, open_core
+from ._job import Job
+from ._request import Names
+
+
+def open(
+    source: _hub.Source,
+    *,
+    revision: str | None = None,
+    strict: bool = True,
+    allow_trailing: bool = False,
+    threads: int = 0,
+) -> Checkpoint:
+    """Opens a checkpoint: reads and checks the headers of its files, and nothing else.
+
+    Args:
+        source: a .safetensors file, a list of them, a folder (whose index decides which files belong), a
+            *.safetensors.index.json, or a model of the local Hugging Face cache ("org/name"). A path that exists
+            wins. Nothing is downloaded.
+        revision: branch, tag or commit of a hub id; None: main.
+        strict: also refuse what no honest writer makes (duplicate names, NUL in names, rank over 64).
+        allow_trailing: allow bytes after the last tensor.
+        threads: threads that read headers; 0: by the number of cores, at most 8.
+
+    Raises FileNotFound (also a FileNotFoundError) with where it looked; for bad files the exception of the kind
+    (InvalidOffset, ShardMissing, NotSafetensors, ...) with .file, .tensor and .offset.
+    """
+    begun = take_over(source, revision, strict, allow_trailing)
+    return Checkpoint(*(begun or open_core(source, revision, strict, allow_trailing, threads)))
+
+
+def start(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> Job:
+    """open() and Checkpoint.start()."""
+    return open(source, revision=revision).start(names, **options)
+
+
+def load(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> dict[str, Any]:
+    """open() and Checkpoint.load(): {name: tensor}."""
+    return open(source, revision=revision).load(names, **options)
+
+
+def stream(
+    source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any
+) -> Iterator[tuple[str, Any]]:
+    """open() and Checkpoint.stream(): (name, tensor) as they come."""
+    return open(source, revision=revision).stream(names, **options)
+
+
+VERIFY_WINDOW_BYTES = 1 << 30
+VERIFY_BLOCK_BYTES = 1 << 24
+
+
+def verify(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> int:
+    """Loads tensors as load() does and compares every byte with what a plain read of the file gives.
+
+    Returns the bytes compared. Raises what open() and load() raise, and IoError with the tensor and the offset of
+    the first byte that differs. `options` are `loader`, `window_bytes`, `deadline` and `progress`.
+    """
+    compared = 0
+    with open(source, revision=revision) as checkpoint:
+        window = options.pop("window_bytes", None) or VERIFY_WINDOW_BYTES
+        for name, tensor in checkpoint.stream(names, window_bytes=window, **options):
+            info = checkpoint[name]
+            _compare(_raw(tensor), info)
+            compared += info.nbytes
+    return compared
+
+
+def _raw(tensor: Any) -> memoryview:
+    if tensor.nbytes == 0:
+        return memoryview(b"")
+    view = memoryview(tensor)
+    return memoryview(bytes(tensor)) if view.format == "Zf" else view.cast("B")  # no cast takes complex numbers
+
+
+def _compare(loaded: memoryview, info: Any) -> None:
+    fd = os.open(info.file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for begin in range(0, info.nbytes, VERIFY_BLOCK_BYTES):
+            part = loaded[begin : begin + VERIFY_BLOCK_BYTES]
+            plain = os.pread(fd, len(part), info.offset + begin)
+            if plain != part:
+                at = next((i for i, (a, b) in enumerate(zip(plain, part)) if a != b), min(len(plain), len(part)))
+                offset = info.offset + begin + at
+                raise errors.make(
+                    "IoError",
+                    f"tensor '{info.name}' in {info.file}: byte {offset} differs between the load and a plain read",
+                    tensor=info.name,
+                    file=info.file,
+                    offset=offset,
+                )
+    finally:
+        os.close(fd)

@@ -1,0 +1,152 @@
+"""begin(): headers and first bytes on their way while the process still imports frameworks and builds its model.
+
+A thread opens the checkpoint and asks the kernel to read ahead; the next open() of the same source takes the table
+over, unless a file changed in between.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from . import _core, _hub, _options
+from ._checkpoint import Checkpoint, open_core
+
+READ_AHEAD_BYTES = 1 << 30
+
+Key = tuple[object, ...]
+
+_lock = threading.Lock()
+_begun: dict[Key, Beginning] = {}
+
+
+class Beginning:
+    """A checkpoint on its way; made by begin()."""
+
+    def __init__(
+        self, source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool, read_ahead_bytes: int
+    ) -> None:
+        self._arguments = (source, revision, strict, allow_trailing, 0)
+        self._read_ahead_bytes = read_ahead_bytes
+        self._result: tuple[_core.Checkpoint, str] | None = None
+        self._error: Exception | None = None
+        self._identities: list[tuple[int, ...]] = []
+        self._opened = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-begin", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            core, label = open_core(*self._arguments)
+            self._identities = [identity(row[0]) for row in core.files()]
+            self._result = core, label
+        except Exception as error:
+            self._error = error
+            return
+        finally:
+            self._opened.set()
+        read_ahead(core, self._read_ahead_bytes)
+
+    def result(self) -> tuple[_core.Checkpoint, str]:
+        """Waits for the headers. Raises what opening raised."""
+        self._opened.wait()
+        if self._result is None:
+            assert self._error is not None
+            raise self._error
+        return self._result
+
+    def checkpoint(self) -> Checkpoint:
+        """The Checkpoint, once its headers are read. Raises what open() raises."""
+        return Checkpoint(*self.result())
+
+    def is_fresh(self) -> bool:
+        """Whether opening worked and the files are still those that were opened."""
+        self._opened.wait()
+        if self._result is None:
+            return False
+        try:
+            return [identity(row[0]) for row in self._result[0].files()] == self._identities
+        except OSError:
+            return False
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What tells whether a path is still the same file."""
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def read_ahead(core: _core.Checkpoint, most_bytes: int) -> None:
+    """Asks the kernel to read the first `most_bytes` of tensors, file by file."""
+    for path, size, data_offset, *_ in core.files():
+        wanted = min(most_bytes, size - data_offset)
+        if wanted <= 0:
+            return
+        most_bytes -= wanted
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # the load will say what is wrong
+        try:
+            os.posix_fadvise(fd, data_offset, wanted, os.POSIX_FADV_WILLNEED)
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+
+
+def key_of(source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool) -> Key | None:
+    """What makes two opens equal; None for lists that can be walked only once."""
+    if isinstance(source, (str, os.PathLike)):
+        names: object = os.path.abspath(os.fspath(source))
+    elif isinstance(source, (list, tuple)):
+        names = tuple(os.path.abspath(os.fspath(path)) for path in source)
+    else:
+        return None
+    return names, revision, strict, allow_trailing
+
+
+def begin(
+    source: _hub.Source,
+    *,
+    revision: str | None = None,
+    strict: bool = True,
+    allow_trailing: bool = False,
+    read_ahead_bytes: int = READ_AHEAD_BYTES,
+) -> Beginning:
+    """Starts to read headers and first bytes, and returns at once; call it before `import torch`.
+
+    The next open(), load(), stream() or start() of the same source takes over what was begun. Bytes come by the
+    kernel's read-ahead into the page cache, at most `read_ahead_bytes`. Errors come from the call that takes over.
+    """
+    _options.shared_loader()
+    if not isinstance(source, (str, os.PathLike)):
+        source = list(source)
+    beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes)
+    key = key_of(source, revision, strict, allow_trailing)
+    if key is not None:
+        with _lock:
+            _begun[key] = beginning
+    return beginning
+
+
+def take_over(
+    source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool
+) -> tuple[_core.Checkpoint, str] | None:
+    """What begin() made of this source, once, or None."""
+    if not _begun:
+        return None
+    key = key_of(source, revision, strict, allow_trailing)
+    with _lock:
+        beginning = None if key is None else _begun.pop(key, None)
+    return beginning.result() if beginning is not None and beginning.is_fresh() else None
+
+
+def _after_fork() -> None:
+    """The threads that fill the table do not exist in the child."""
+    global _lock
+    _lock = threading.Lock()
+    _begun.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,313 @@
+"""A running load: tensors by name, by readiness, as futures; its end, its statistics, its progress bar.
+
+A tensor is handed out once and then is the caller's alone: a job keeps none of them, so that a window bounds the
+memory in use. A job that is dropped, closed or interrupted stops reading at once; what still runs when the
+interpreter exits is stopped first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, fields
+from typing import Any, Union
+
+from . import _core, errors
+from ._frameworks import Framework
+from ._request import Request
+
+logger = logging.getLogger("headrace")
+
+ORDERS = ("ready", "file", "name")
+EXIT_SECONDS_MAX = 5.0
+
+Progress = Union[bool, Callable[[int, int, int, int], object]]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a load did. Times are nanoseconds; those of reading are summed over the reader threads."""
+
+    bytes_needed: int
+    bytes_ready: int
+    bytes_read: int
+    bytes_allocated: int
+    peak_window_bytes: int
+    item_count: int
+    file_count: int
+    chunk_count: int
+    read_count: int
+    plan_ns: int
+    allocate_ns: int
+    wait_ns: int
+    read_ns: int
+    place_ns: int
+    idle_ns: int
+    total_ns: int
+    thread_count: int
+    route: str
+    route_reason: str
+    bottleneck: str
+
+    @property
+    def seconds(self) -> float:
+        """From the start to the last tensor ready."""
+        return self.total_ns / 1e9
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """10^9 bytes of tensors a second."""
+        return self.bytes_ready / max(self.total_ns, 1)
+
+    def __str__(self) -> str:
+        return (f"{self.item_count} tensors, {self.bytes_ready / 1e9:.3f} GB in {self.seconds:.3f} s, "
+                f"{self.gigabytes_per_second:.2f} GB/s, route {self.route} ({self.route_reason}), "
+                f"bottleneck: {self.bottleneck}")
+
+
+_STATS_FIELDS = tuple(field.name for field in fields(Stats))
+_live: weakref.WeakSet[_core.Load] = weakref.WeakSet()
+
+
+def _stop_at_exit() -> None:
+    loads = list(_live)
+    for load in loads:
+        load.close()
+    deadline = time.monotonic() + EXIT_SECONDS_MAX
+    while any(not load.idle for load in loads) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+atexit.register(_stop_at_exit)
+
+
+class Job:
+    """A running load, made by start(). Any thread may use it; leaving its `with` block closes it."""
+
+    def __init__(
+        self,
+        checkpoint: Any,
+        loader: _core.Loader,
+        request: Request,
+        framework: Framework,
+        *,
+        window_bytes: int = 0,
+        deadline: float | None = None,
+        lazy: bool = False,
+        order: str = "ready",
+        progress: Progress = False,
+    ) -> None:
+        if order not in ORDERS:
+            raise errors.make("InvalidArgument", f"order '{order}' is none of {', '.join(ORDERS)}")
+        self._checkpoint = checkpoint
+        self._core: _core.Checkpoint = checkpoint._core
+        self._request = request
+        self._framework = framework
+        self._order = order
+        self._positions: dict[int, int] | None = None
+        self._futures: dict[str, Future[Any]] = {}
+        self._waiter: _Waiter | None = None
+        self._lock = threading.Lock()
+        self._finished = False
+        self._bar = _Bar(progress) if progress else None
+        self._load = _core.Load(
+            loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
+            window_bytes, 0 if deadline is None else max(1, int(deadline * 1e9)), lazy, self._bar,
+        )
+        self._left = len(self._load)
+        _live.add(self._load)
+
+    # ------------------------------------------------------------------------------------------------ tensors
+
+    def names(self) -> list[str]:
+        """The names of the job's tensors, in file order."""
+        if self._request.indices is None:
+            return self._core.names()
+        return [self._core.info(index)[0] for index in self._request.indices]
+
+    def __len__(self) -> int:
+        return len(self._load)
+
+    def get(self, name: str) -> Any:
+        """Waits for a tensor and hands it out, once. It is read next, wherever it lies in the file.
+
+        Raises TensorNotFound when the job has no such tensor, InvalidArgument when it was handed out before, and
+        whatever ended the load.
+        """
+        with self._lock:
+            future = self._futures.get(name)
+        return self._take(self._position(name)) if future is None else future.result()
+
+    def future(self, name: str) -> Future[Any]:
+        """A concurrent.futures.Future of a tensor. A second call with the same name gives the same future.
+
+        Futures are completed by one thread of the job, in the order in which they were asked for, also when the job
+        was dropped in the meantime.
+        """
+        with self._lock:
+            future = self._futures.get(name)
+            if future is None:
+                position = self._position(name)
+                self._waiter = self._waiter or _Waiter(self._load, self._framework)
+                future = self._futures[name] = self._waiter.submit(position)
+        return future
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """(name, tensor) of what was not handed out yet, in the job's order. Closing the iterator closes the job."""
+        try:
+            yield from self._in_readiness() if self._order == "ready" else self._in_order()
+        finally:
+            self.close()
+
+    def wait(self) -> dict[str, Any]:
+        """Waits for all tensors and hands them out as {name: tensor}; no window bounds this call."""
+        tensors = self._load.wait_all()
+        if self._framework.convert is not None:
+            tensors = list(map(self._framework.convert, tensors))
+        result = dict(zip(self.names(), tensors))
+        self.close()
+        return result
+
+    def _in_readiness(self) -> Iterator[tuple[str, Any]]:
+        convert, names, step = self._framework.convert, self.names(), self._load.next
+        while (ready := step()) is not None:
+            position, tensor = ready
+            del ready
+            yield names[position], tensor if convert is None else convert(tensor)
+            del tensor  # before the next one is waited for
+
+    def _in_order(self) -> Iterator[tuple[str, Any]]:
+        order = list(enumerate(self.names()))
+        if self._order == "name":
+            order.sort(key=lambda entry: entry[1])
+        for position, name in order:
+            yield name, self._take(position)
+
+    def _take(self, position: int) -> Any:
+        tensor = self._load.wait(position)
+        if self._framework.convert is not None:
+            tensor = self._framework.convert(tensor)
+        self._left -= 1
+        if self._left == 0 and self._waiter is None:
+            self._finish()
+        return tensor
+
+    def _position(self, name: str) -> int:
+        index = self._core.find(name)
+        if self._request.indices is not None and index >= 0:
+            if self._positions is None:
+                self._positions = {index: position for position, index in enumerate(self._request.indices)}
+            index = self._positions.get(index, -1)
+        if index < 0:
+            raise errors.make("TensorNotFound", f"the load has no tensor named '{name}'", tensor=name)
+        return index
+
+    # -------------------------------------------------------------------------------------------------- its end
+
+    def cancel(self) -> None:
+        """Stops reading, without waiting for it. Waiting for what is not ready raises Cancelled."""
+        self._load.cancel()
+
+    def close(self) -> None:
+        """Stops reading and gives everything back but the tensors that were handed out."""
+        try:
+            self._finish()
+        finally:
+            self._load.close()
+            if self._waiter is not None:
+                self._waiter.stop()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        waiter = getattr(self, "_waiter", None)
+        if waiter is not None:
+            waiter.stop()  # after the futures that were asked for
+
+    def stats(self) -> Stats | None:
+        """What the load did so far; None once it is closed (then: Checkpoint.last_stats)."""
+        values = self._load.stats()
+        return None if values is None else Stats(**values)
+
+    def _finish(self) -> None:
+        with self._lock:
+            stats = None if self._finished else self.stats()
+            self._finished = True
+        if stats is None:
+            return
+        self._checkpoint.last_stats = stats
+        if self._bar is not None:
+            self._bar.close(stats)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s: %s", self._checkpoint.label, stats)
+
+
+class _Waiter:
+    """The thread that completes a job's futures. It knows the load, not the job: a job can be dropped, and the thread
+    ends behind its last future."""
+
+    def __init__(self, load: _core.Load, framework: Framework) -> None:
+        self._load = load
+        self._framework = framework
+        self._queue: queue.SimpleQueue[tuple[int, Future[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="headrace-futures", daemon=True).start()
+
+    def submit(self, position: int) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._queue.put((position, future))
+        return future
+
+    def stop(self) -> None:
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            position, future = entry
+            del entry
+            if future.set_running_or_notify_cancel():
+                self._complete(position, future)
+            del future
+
+    def _complete(self, position: int, future: Future[Any]) -> None:
+        try:
+            tensor = self._load.wait(position)
+            future.set_result(tensor if self._framework.convert is None else self._framework.convert(tensor))
+        except BaseException as error:
+            future.set_exception(error)
+
+
+class _Bar:
+    """Progress of a load: the caller's function, or a bar when tqdm is installed, or nothing."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._call = progress if callable(progress) else None
+        self._tqdm: Any = None
+        if self._call is None:
+            try:
+                tqdm = importlib.import_module("tqdm.auto").tqdm
+            except ImportError:
+                return
+            self._tqdm = tqdm(unit="B", unit_scale=True, desc="headrace")
+
+    def __call__(self, bytes_done: int, bytes_total: int, item_done: int, item_count: int) -> None:
+        if self._call is not None:
+            self._call(bytes_done, bytes_total, item_done, item_count)
+        elif self._tqdm is not None:
+            self._tqdm.total = bytes_total
+            self._tqdm.update(bytes_done - self._tqdm.n)
+
+    def close(self, stats: Stats) -> None:
+        self(stats.bytes_ready, stats.bytes_needed, stats.item_count, stats.item_count)
+        if self._tqdm is not None:
+            self._tqdm.close()

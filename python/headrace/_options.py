@@ -1,0 +1,98 @@
+"""Options of loads, from arguments and from HEADRACE_* variables, and the loader that all loads of a process share.
+
+An argument wins over the environment, and both over the library's default. The C library reads no environment.
+After a fork the child has a loader of its own, made when first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from . import _core, errors
+
+ROUTES = ("auto", "pread", "uring", "mmap")
+
+
+class Loader:
+    """What loads share: reader threads, chunk size, route. Pass it as `loader=` to keep loads apart from others.
+
+    Args:
+        threads: reader threads of each load; None: the cores this process may use, at most 16.
+        route: "auto", "pread", "uring" (io_uring) or "mmap" (private mappings, read when touched).
+        chunk_bytes: the grid of reads, 64 KiB to 1 GiB; None: 4 MiB.
+        queue_depth: io_uring: reads in flight per thread, at most 256; None: 8.
+        arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB.
+
+    Each may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE, HEADRACE_CHUNK_BYTES,
+    HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES. Any thread may use a loader. A loader made before a fork raises
+    Forked in the child.
+
+    Raises InvalidArgument for a value out of range, naming it.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        route: str | None = None,
+        chunk_bytes: int | None = None,
+        queue_depth: int | None = None,
+        arena_bytes: int | None = None,
+    ) -> None:
+        name = route if route is not None else os.environ.get("HEADRACE_ROUTE") or "auto"
+        number = _core.route_find(name)
+        if number < 0:
+            raise errors.make("InvalidArgument", f"route '{name}' is none of {', '.join(ROUTES)}")
+        self._core = _core.Loader(
+            number,
+            number_option("threads", threads, 0xFFFFFFFF),
+            number_option("chunk_bytes", chunk_bytes),
+            number_option("queue_depth", queue_depth, 0xFFFFFFFF),
+            number_option("arena_bytes", arena_bytes),
+        )
+
+
+def number_option(name: str, value: int | None, most: int = 2**64 - 1) -> int:
+    """`value`, else HEADRACE_<NAME>, else 0, which is the library's default."""
+    where = f"{name}="
+    number: int | str | None = value
+    if value is None:
+        where = f"HEADRACE_{name.upper()}"
+        number = os.environ.get(where) or 0
+    try:
+        result = int(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise errors.make("InvalidArgument", f"{where}: {number!r} is not a whole number") from None
+    if not 0 <= result <= most:
+        raise errors.make("InvalidArgument", f"{where}: {result} is not between 0 and {most}")
+    return result
+
+
+_lock = threading.Lock()
+_shared: Loader | None = None
+
+
+def shared_loader() -> Loader:
+    """The process's loader, made on first use."""
+    global _shared
+    with _lock:
+        if _shared is None:
+            _shared = Loader()
+        return _shared
+
+
+def release() -> None:
+    """Gives back what is kept between loads. Running loads keep it until they end; the next load makes it anew."""
+    global _shared
+    with _lock:
+        _shared = None
+
+
+def _after_fork() -> None:
+    global _lock, _shared
+    _core.after_fork()
+    _lock, _shared = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,299 @@
+"""What of a checkpoint is asked for: names and globs, slices and shards, dtypes, and memory to load into, resolved to
+the positions and exact ranges that the engine takes. Pure but for `into`, which asks tensors for their addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from . import _core, _dtypes, errors
+
+Ranges = tuple[tuple[int, int, int], ...]
+Names = Union[str, Iterable[str], None]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The block of one dimension that belongs to a rank; see shard()."""
+
+    dim: int
+    rank: int
+    world: int
+
+
+def shard(dim: int, rank: int, world: int) -> Shard:
+    """The block of dimension `dim` that belongs to `rank` of `world`, for `slices=`.
+
+    Blocks have ceil(extent / world) elements; the last ones may be shorter or empty. `dim` may be negative.
+    """
+    if not 0 <= rank < world:
+        raise errors.make("InvalidArgument", f"rank {rank} is not between 0 and {world - 1} (world {world})")
+    return Shard(dim, rank, world)
+
+
+@dataclass
+class Request:
+    """What _core.Load takes. Positions count the items of the request."""
+
+    indices: list[int] | None = None  # of tensors; None: all
+    ranges: dict[int, Ranges] = field(default_factory=dict)
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)
+    exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
+
+    def index_of(self, position: int) -> int:
+        return position if self.indices is None else self.indices[position]
+
+
+def make(
+    core: _core.Checkpoint,
+    names: Names = None,
+    slices: Mapping[str, Any] | None = None,
+    dtype: Any = None,
+    into: Mapping[str, Any] | None = None,
+) -> Request:
+    """Resolves the arguments of a load."""
+    request = Request(select(core, names))
+    if into is not None:
+        given = [_find(core, name) for name in into]
+        wanted = None if request.indices is None else set(request.indices)
+        request.indices = sorted(index for index in given if wanted is None or index in wanted)
+    if slices:
+        _add_slices(core, request, slices)
+    if dtype is not None:
+        _check_dtypes(core, request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
+    if into is not None:
+        _add_into(core, request, into)
+    return request
+
+
+def _find(core: _core.Checkpoint, name: str) -> int:
+    index = core.find(name)
+    if index < 0:
+        raise errors.make("TensorNotFound", f"no tensor is named '{name}'", tensor=name)
+    return index
+
+
+def match(core: _core.Checkpoint, pattern: str) -> list[int]:
+    """Indices of the tensor of this name, or of those that the glob matches; none is an error."""
+    index = core.find(pattern)
+    if index >= 0:
+        return [index]
+    if not any(character in pattern for character in "*?["):
+        return [_find(core, pattern)]
+    found = core.match(pattern)
+    if not found:
+        raise errors.make("TensorNotFound", f"no tensor's name matches '{pattern}'")
+    return found
+
+
+def select(core: _core.Checkpoint, names: Names) -> list[int] | None:
+    """Indices in file order, each once; None for all."""
+    if names is None or names == "*":
+        return None
+    patterns = [names] if isinstance(names, str) else names
+    return sorted({index for pattern in patterns for index in match(core, pattern)})
+
+
+def _by_pattern(core: _core.Checkpoint, request: Request, table: Mapping[str, Any]) -> dict[int, Any]:
+    """position -> value of the first key that names or matches the tensor; an exact name goes before globs."""
+    positions = None if request.indices is None else {index: at for at, index in enumerate(request.indices)}
+    result: dict[int, Any] = {}
+    exact = [key for key in table if core.find(key) >= 0]
+    for pattern in [*exact, *(key for key in table if core.find(key) < 0)]:
+        for index in [] if pattern == "*" and len(core) == 0 else match(core, pattern):
+            position = index if positions is None else positions.get(index)
+            if position is not None:
+                result.setdefault(position, table[pattern])
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------- slices
+
+
+def resolve_index(shape: tuple[int, ...], index: Any) -> tuple[Ranges, tuple[int, ...]]:
+    """Ranges and resulting shape of `index` by numpy's rules: integers (which drop their dimension), slices of
+    positive step with negative and clamped bounds, one ellipsis. Raises InvalidArgument."""
+    if isinstance(index, Shard):
+        return _resolve_shard(shape, index)
+    parts = list(index) if isinstance(index, tuple) else [index]
+    ellipses = [at for at, part in enumerate(parts) if part is Ellipsis]
+    if len(ellipses) > 1:
+        raise errors.make("InvalidArgument", "only one ellipsis (...) is allowed in a slice")
+    given = len(parts) - len(ellipses)
+    if given > len(shape):
+        raise errors.make("InvalidArgument", f"{given} indices for a tensor of {len(shape)} dimensions {shape}")
+    at = ellipses[0] if ellipses else len(parts)
+    parts[at : at + len(ellipses)] = [slice(None)] * (len(shape) - given)
+    ranges = tuple(_resolve_part(part, dim, extent) for dim, (part, extent) in enumerate(zip(parts, shape)))
+    sizes = (_extent(bounds) for bounds, part in zip(ranges, parts) if isinstance(part, slice))
+    return ranges, tuple(sizes)
+
+
+def _resolve_part(part: Any, dim: int, extent: int) -> tuple[int, int, int]:
+    try:
+        if isinstance(part, slice):
+            start, stop, step = part.indices(extent)
+            if step < 1:
+                raise errors.make("InvalidArgument", f"dimension {dim}: the step must be positive, it is {step}")
+            return start, max(start, stop), step
+        if isinstance(part, bool):
+            raise TypeError
+        number = operator.index(part)
+    except errors.HeadraceError:
+        raise
+    except (TypeError, ValueError) as error:
+        message = f"dimension {dim}: an index is an integer, a slice of positive step or ..., not {part!r}"
+        raise errors.make("InvalidArgument", message) from error
+    if not -extent <= number < extent:
+        raise errors.make("InvalidArgument", f"dimension {dim}: index {number} is out of bounds for size {extent}")
+    number %= extent
+    return number, number + 1, 1
+
+
+def _resolve_shard(shape: tuple[int, ...], part: Shard) -> tuple[Ranges, tuple[int, ...]]:
+    dim = part.dim + len(shape) if part.dim < 0 else part.dim
+    if not 0 <= dim < len(shape):
+        raise errors.make("InvalidArgument", f"there is no dimension {part.dim} in shape {shape}")
+    block = -(-shape[dim] // part.world)
+    start = min(part.rank * block, shape[dim])
+    ranges = [(0, extent, 1) for extent in shape]
+    ranges[dim] = (start, min(start + block, shape[dim]), 1)
+    return tuple(ranges), tuple(map(_extent, ranges))
+
+
+def _extent(bounds: tuple[int, int, int]) -> int:
+    start, stop, step = bounds
+    return -(-(stop - start) // step)
+
+
+def _add_slices(core: _core.Checkpoint, request: Request, slices: Mapping[str, Any]) -> None:
+    for position, index in _by_pattern(core, request, slices).items():
+        name, dtype, shape, *_ = core.info(request.index_of(position))
+        try:
+            ranges, sliced = resolve_index(shape, index)
+        except errors.HeadraceError as error:
+            raise errors.make(error.kind, f"tensor '{name}': {error}", tensor=name) from None
+        request.ranges[position] = ranges
+        if len(sliced) != len(shape):
+            request.shapes[position] = packed_shape(name, dtype, sliced)
+
+
+def packed_shape(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in PyTorch's elements: of F4 two make one."""
+    if dtype != "F4":
+        return shape
+    if not shape or shape[-1] % 2:
+        message = f"tensor '{name}': F4 elements come in pairs, and the last dimension of {shape} is odd"
+        raise errors.make("Unsupported", message, tensor=name)
+    return (*shape[:-1], shape[-1] // 2)
+
+
+def _check_dtypes(core: _core.Checkpoint, request: Request, dtypes: Mapping[str, Any]) -> None:
+    for position, dtype in _by_pattern(core, request, dtypes).items():
+        name, stored, *_ = core.info(request.index_of(position))
+        wanted = _dtypes.name_of(dtype)
+        if wanted is None:
+            raise errors.make("InvalidArgument", f"dtype {dtype!r} is none of {', '.join(_dtypes.BITS)}")
+        if wanted != stored:
+            raise errors.make("Unsupported", f"tensor '{name}' is stored as {stored}; this version converts no dtypes "
+                                             f"(asked for: {wanted})", tensor=name)
+
+
+# ------------------------------------------------------------------------------------------------------------ into
+
+
+def _add_into(core: _core.Checkpoint, request: Request, into: Mapping[str, Any]) -> None:
+    for position, index in enumerate(request.indices or ()):
+        name, dtype, shape, *_ = core.info(index)
+        if position in request.ranges:
+            shape = tuple(map(_extent, request.ranges[position]))
+        try:
+            target = into[name]
+            address, strides = _address(request, target, dtype, shape, request.shapes.get(position))
+        except errors.HeadraceError as error:
+            raise errors.make(error.kind, f"tensor '{name}': {error}", tensor=name) from None
+        request.into[position] = (target, address, strides)
+
+
+def _address(
+    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...] | None]:
+    """Address and strides in bytes (None: row-major) of memory to load into."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(target, torch.Tensor):
+        return _torch_address(torch, target, dtype, shape, dropped)
+    if hasattr(target, "__array_interface__"):
+        return _numpy_address(target, dtype, shape, dropped)
+    return _buffer_address(request, target, dtype, shape), None
+
+
+def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, found_shape: tuple[int, ...]) -> None:
+    if found_dtype != dtype:
+        raise errors.make("Unsupported", f"it is stored as {dtype} and the memory to load into is {found_dtype}; this "
+                                         "version converts no dtypes")
+    if found_shape != shape:
+        raise errors.make("InvalidArgument", f"it has shape {shape} and the memory to load into {found_shape}")
+
+
+def _torch_address(
+    torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...] | None]:
+    if target.device.type != "cpu" or target.layout is not torch.strided:
+        found = f"a {target.layout} tensor on {target.device}"
+        message = f"the memory to load into is {found}; this version loads into dense host memory"
+        raise errors.make("DeviceUnavailable", message)
+    expected = dropped or (shape if dtype != "F4" else packed_shape("", dtype, shape))
+    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    if target.is_contiguous():
+        return target.data_ptr(), None
+    step = target.element_size()
+    return target.data_ptr(), _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
+
+
+def _numpy_address(
+    target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...] | None]:
+    address, read_only = target.__array_interface__["data"]
+    if read_only:
+        raise errors.make("InvalidArgument", "the array to load into is read-only")
+    expected = dropped or shape
+    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    if target.flags.c_contiguous:
+        return address, None
+    return address, _strides(tuple(target.strides), shape, dtype, expected)
+
+
+def _strides(
+    strides: tuple[int, ...], shape: tuple[int, ...], dtype: str, expected: tuple[int, ...]
+) -> tuple[int, ...]:
+    if len(expected) != len(shape) or dtype == "F4":
+        raise errors.make("Unsupported", "with an index that drops a dimension, or F4, the memory to load into must be "
+                                         "contiguous")
+    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape)):
+        raise errors.make("InvalidArgument", "the memory to load into is expanded: elements share their bytes")
+    return strides
+
+
+def _buffer_address(request: Request, target: Any, dtype: str, shape: tuple[int, ...]) -> int:
+    bits = _dtypes.BITS[dtype]
+    for extent in shape:
+        bits *= extent
+    try:
+        view = memoryview(target)
+    except TypeError:
+        raise errors.make("InvalidArgument", "what to load into is a torch tensor, a numpy array or a writable buffer, "
+                                             f"not {type(target).__name__}") from None
+    if view.readonly or not view.c_contiguous or view.nbytes != bits // 8:
+        raise errors.make("InvalidArgument", f"a buffer to load into must be writable, contiguous and of {bits // 8} "
+                                             f"bytes; this one has {view.nbytes}")
+    if view.nbytes == 0:
+        return 0
+    export = (ctypes.c_char * view.nbytes).from_buffer(view)
+    request.exports.append(export)
+    return ctypes.addressof(export)
