@@ -9,11 +9,13 @@
 #   make setup       only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-CHECKS := format python tidy includes symbols header words clang sanitize fuzz abi completions hardening install aarch64 wheels
+# In the order in which CI runs them: the quick ones first.
+CHECKS := format python includes words header symbols abi completions hardening install aarch64 wheels tidy clang \
+          sanitize fuzz
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all setup frameworks package demo test fuzz lint format clean $(CHECKS:%=check-%)
+.PHONY: all list-checks setup frameworks package demo test fuzz lint format clean $(CHECKS:%=check-%)
 
 # ninja when it is there, else make; decided once per build folder, at its first configuration.
 GENERATOR = $(if $(shell command -v ninja),-G Ninja)
@@ -53,6 +55,9 @@ test: setup
 	@$(PYTHON) tools/run_tests.py $(BUILD)
 
 # ---------------------------------------------------------------------------------------------------- checks
+list-checks:
+	@echo $(CHECKS)
+
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp')
 
 lint: check-format check-python check-tidy check-includes check-words
