@@ -8,7 +8,7 @@ sysroot=$build/sysroot
 log=$build/configure.log
 
 tools/setup.sh tools/packages-aarch64.txt
-tools/sysroot_arm64.sh "$sysroot" libc6-dev liburing-dev libxxhash-dev libcmocka-dev
+tools/sysroot_arm64.sh "$sysroot" libc6-dev liburing-dev libxxhash-dev libcmocka-dev libjansson-dev
 cmake -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DHEADRACE_SYSROOT="$PWD/$sysroot" \
     -DHEADRACE_TESTS=ON -DCMAKE_C_FLAGS=-Werror >"$log" 2>&1 || { cat "$log"; exit 1; }
 cmake --build "$build" --parallel "$(nproc)"
