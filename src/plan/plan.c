@@ -259,7 +259,7 @@ int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t fi
                  size_t item_count, const struct hr_plan_options *options, struct hr_plan *ret_plan,
                  struct hr_error *err)
 {
-    assert(options->chunk_bytes > 0);
+    assert(options->chunk_bytes > 0 && options->chunk_bytes <= HR_CHUNK_BYTES_MAX);
     struct request request = {tensors, tensor_count, file_count, items, item_count};
     struct hr_plan plan = {.item_count = item_count, .file_count = file_count, .options = *options};
     size_t pool_words = 0;

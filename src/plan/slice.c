@@ -15,6 +15,7 @@
 /* A number of the text. Numbers over 64 bits are kept as the largest one, which clamps alike and fits no dimension. */
 struct number {
     int is_given, is_negative;
+    int is_beyond; /* 64 bits: `magnitude` is the largest there is, which an extent can be too */
     uint64_t magnitude;
 };
 
@@ -83,6 +84,8 @@ static int read_number(struct cursor *cursor, struct number *ret_number)
         number.is_given = 1;
         if (__builtin_mul_overflow(number.magnitude, 10u, &number.magnitude) ||
             __builtin_add_overflow(number.magnitude, digit, &number.magnitude))
+            number.is_beyond = 1;
+        if (number.is_beyond)
             number.magnitude = UINT64_MAX;
     }
     number.is_negative &= number.magnitude != 0; /* -0 is 0: it does not count from the end */
@@ -203,7 +206,7 @@ static int resolve(const struct cursor *cursor, const struct entry *entry, uint3
             (struct hr_range){begin, end < begin ? begin : end, entry->step.is_given ? entry->step.magnitude : 1};
         return 0;
     }
-    if (start->is_negative ? start->magnitude > extent : start->magnitude >= extent)
+    if (start->is_beyond || (start->is_negative ? start->magnitude > extent : start->magnitude >= extent))
         return hr_fail(cursor->err, HR_EINVALID_ARGUMENT,
                        "slice: the integer at position %zu is out of range: dimension %u has %llu element(s)",
                        entry->position, dimension, (unsigned long long)extent);

@@ -156,12 +156,28 @@ static void test_many_dimensions(void **state)
     assert_int_equal(ranges[0].stop, 1);
 }
 
+/* A tensor without elements may have an extent of 64 set bits, which what does not fit 64 bits must not pass for. */
+static void test_largest_extent(void **state)
+{
+    static const uint64_t shape[2] = {0, UINT64_MAX};
+    (void)state;
+    struct hr_tensor tensor = tensor_of(2, shape);
+    struct hr_range ranges[2];
+    assert_int_equal(hr_slice_parse(":, -18446744073709551615", &tensor, ranges, NULL), 0);
+    assert_true(ranges[1].start == 0 && ranges[1].stop == 1);
+    assert_int_equal(hr_slice_parse(":, -18446744073709551616", &tensor, ranges, NULL), HR_EINVALID_ARGUMENT);
+    assert_int_equal(hr_slice_parse(":, 18446744073709551615", &tensor, ranges, NULL), HR_EINVALID_ARGUMENT);
+    assert_int_equal(hr_slice_parse(":, -18446744073709551616:18446744073709551616", &tensor, ranges, NULL), 0);
+    assert_true(ranges[1].start == 0 && ranges[1].stop == UINT64_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_numpy),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_many_dimensions),
+        cmocka_unit_test(test_largest_extent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
