@@ -14,8 +14,8 @@ BEGIN, END = "<!-- measured: tools/make_readme_table.py -->\n", "<!-- end of mea
 
 
 def number(value: float) -> str:
-    """Three digits, as far as a ratio of clocks on a busy machine means anything."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    """Three digits: more mean nothing on a machine that does other work as well."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def spread(low: float, high: float) -> str:
