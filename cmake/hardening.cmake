@@ -1,7 +1,8 @@
 # What release builds are compiled and linked with against exploitation of mistakes. Whatever the compiler does not
 # know is left out; tools/check_hardening.py looks at the built files. Sanitizers bring checks of their own instead.
 option(HEADRACE_HARDENING "harden release builds" ON)
-if(NOT HEADRACE_HARDENING OR HEADRACE_SANITIZE OR HEADRACE_TSAN OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+if(NOT HEADRACE_HARDENING OR HEADRACE_SANITIZE OR HEADRACE_TSAN OR HEADRACE_FUZZ OR
+   CMAKE_BUILD_TYPE STREQUAL "Debug")
   return()
 endif()
 
