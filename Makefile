@@ -10,8 +10,8 @@
 BUILD := build
 PYTHON := .venv/bin/python
 # In the order in which CI runs them: the quick ones first.
-CHECKS := format python includes words header symbols abi completions hardening install aarch64 wheels tidy clang \
-          sanitize fuzz
+CHECKS := format python includes words spelling docs header symbols abi completions hardening install aarch64 wheels \
+          tidy clang sanitize fuzz
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
@@ -60,7 +60,7 @@ list-checks:
 
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp')
 
-lint: check-format check-python check-tidy check-includes check-words
+lint: check-format check-python check-tidy check-includes check-words check-spelling check-docs
 
 format: .venv/stamp
 	@.venv/bin/clang-format -i $(C_FILES)
@@ -80,6 +80,16 @@ check-includes:
 
 check-words:
 	@$(PYTHON) tools/check_words.py
+
+check-spelling: .venv/stamp
+	@git ls-files ':!fuzz/corpus' ':!tests/conformance' ':!LICENSE' | xargs .venv/bin/codespell
+	@$(PYTHON) tools/check_terms.py
+
+# What is generated is in step, and links lead somewhere. That examples run is tested in tests/python/test_docs.py.
+check-docs:
+	@$(PYTHON) tools/make_errors_page.py --check
+	@$(PYTHON) tools/make_readme_table.py --check
+	@$(PYTHON) tools/check_links.py
 
 check-symbols: all
 	@$(PYTHON) tools/check_symbols.py $(BUILD)

@@ -1,13 +1,17 @@
 /*
- * headrace: safetensors checkpoints into host or GPU memory, at the speed of the slowest link.
+ * headrace: safetensors checkpoints into memory, at the speed of the slowest link. This version knows host memory only.
  *
  * The whole public C API. C99 and C++11 clean, no inline functions, no macro that is needed for use.
  *
  * Errors    Functions that can fail return 0 or a negative HR_E... code. The optional last parameter
  *           `struct hr_error *err` lives with the caller, may be NULL, and is filled only on failure.
- *           On failure every other output is untouched.
- * Threads   An object may be used by one thread at a time unless its comment says otherwise.
- *           A checkpoint is immutable after open and may be shared; a load may be waited on by many threads.
+ *           On failure every other output is untouched. Pointers that are not said to be optional must not be NULL.
+ * Threads   A checkpoint is immutable after open, a loader after it was made: any thread may use them. All functions
+ *           of a load may be called from any threads at once. Whoever closes or frees an object sees to it that no
+ *           other call with it is running.
+ * Blocking  Only what says so waits for storage, for readers or for the caller's callbacks.
+ * Fork      In a child of fork() the parent's loaders and loads are of no use: their functions return HR_EFORKED, and
+ *           freeing them frees memory only. Checkpoints are plain memory and go on working, with a new loader.
  * Sizes     `size` is bytes, `count` is things, `offset` is bytes from the start of a file.
  * Options   Option structs begin with their own `size`; set it to sizeof and zero the rest for the
  *           defaults. A struct longer than the library knows is refused unless its tail is zero.
@@ -88,7 +92,10 @@ enum hr_code {
 
 #define HR_NO_OFFSET UINT64_MAX
 
-/* Names that do not fit are cut and end in "..."; control characters of the input are escaped. */
+/*
+ * Filled as a whole when a call fails; it need not be set before. Names that do not fit are cut and end in "...";
+ * control characters of the input, and what is not UTF-8, are written as \xNN.
+ */
 struct hr_error {
     int code;        /* HR_E..., or 0 */
     int sys_errno;   /* errno of the failed system call, or 0 */
@@ -106,10 +113,10 @@ HR_API const char *hr_strerror(int code);
 /* Kind of a code ("InvalidOffset"), "Ok" for 0, "Unknown" for what is not in the list. As above. */
 HR_API const char *hr_error_kind(int code);
 
-/* The library's version, "0.1.0". */
+/* The version of the library that runs, "0.1.0"; HR_VERSION_... are this header's. Thread-safe, static storage. */
 HR_API const char *hr_version(void);
 
-/* Frees text that the library returned. NULL is allowed. */
+/* Frees text that hr_plan_describe() returned. NULL is allowed. Thread-safe. */
 HR_API void hr_string_free(char *text);
 
 /* ------------------------------------------------------------------------------------------ dtypes */
@@ -132,9 +139,9 @@ enum hr_dtype {
 
 /* "BF16"; NULL when `dtype` is not a dtype. Static storage, thread-safe. */
 HR_API const char *hr_dtype_name(uint32_t dtype);
-/* Bits of one element; 0 when `dtype` is not a dtype. */
+/* Bits of one element; 0 when `dtype` is not a dtype. Thread-safe. */
 HR_API uint32_t hr_dtype_bits(uint32_t dtype);
-/* The dtype of exactly this name, or HR_DTYPE_NONE. */
+/* The dtype of exactly this name (`name_size` bytes), or HR_DTYPE_NONE. Thread-safe. */
 HR_API uint32_t hr_dtype_find(const char *name, size_t name_size);
 
 /* ------------------------------------------------------------------------------------- checkpoints */
@@ -153,7 +160,7 @@ struct hr_tensor {
     uint64_t size;         /* bytes; 0 for a tensor without elements */
 };
 
-/* One file of a checkpoint. Borrowed likewise. */
+/* One file of a checkpoint. Borrowed: valid until the checkpoint is closed. */
 struct hr_file {
     const char *path;     /* as it was opened */
     uint64_t size;        /* bytes */
@@ -176,16 +183,22 @@ struct hr_open_options {
 };
 
 /*
- * Opens a checkpoint: one .safetensors file, a list of them, a folder, or a *.safetensors.index.json.
- * In a folder an index decides which files belong; without one, its *.safetensors files, sorted.
+ * Opens a checkpoint: one .safetensors file, a list of them, a folder, or an index, which is a file whose name
+ * ends in .json. Of several paths each must be a .safetensors file. In a folder an index decides which files
+ * belong; without one, its *.safetensors files, sorted.
  * Reads the headers only and keeps no descriptor open. Identity (device, inode, size, mtime) of each
- * file is kept and compared by every load. `options` may be NULL. Blocks on I/O. Thread-safe.
+ * file is kept and compared by every load. `options` may be NULL. `paths` and `options` are read during the
+ * call only; loads open the files again by these paths, so relative ones want the same current folder.
+ * Blocks on I/O, with threads of its own where there are many files. Thread-safe.
  * On success *ret_checkpoint belongs to the caller, who closes it with hr_checkpoint_close().
  */
 HR_API int hr_checkpoint_open(const char *const *paths, size_t path_count, const struct hr_open_options *options,
                               struct hr_checkpoint **ret_checkpoint, struct hr_error *err);
 
-/* Closes a checkpoint; NULL is allowed. No load that uses it may be running. Tensors taken from loads stay valid. */
+/*
+ * Closes a checkpoint; NULL is allowed. Its loads must have been freed, finished or not. What it lent (tensors, files,
+ * names, metadata) is gone; DLPack tensors that were taken from loads stay valid.
+ */
 HR_API void hr_checkpoint_close(struct hr_checkpoint *checkpoint);
 
 /* All of the following are thread-safe, do not block, and return borrowed data. */
@@ -193,19 +206,25 @@ HR_API void hr_checkpoint_close(struct hr_checkpoint *checkpoint);
 HR_API size_t hr_checkpoint_count(const struct hr_checkpoint *checkpoint);
 /* Tensors stand in the order of files, and in a file in the order of offsets. NULL when out of range. */
 HR_API const struct hr_tensor *hr_checkpoint_at(const struct hr_checkpoint *checkpoint, size_t index);
-/* NULL when no tensor has this name. The index of a tensor t is t - hr_checkpoint_at(checkpoint, 0). */
+/*
+ * The tensor of exactly this name (`name_size` bytes), or NULL. Takes the same time however many there are. The index
+ * of a tensor t is t - hr_checkpoint_at(checkpoint, 0).
+ */
 HR_API const struct hr_tensor *hr_checkpoint_find(const struct hr_checkpoint *checkpoint, const char *name,
                                                   size_t name_size);
 /*
  * Index of the first tensor at or after `index` whose name matches `pattern`, or hr_checkpoint_count().
  * Shell patterns: `*` (any run, dots and slashes too), `?` (one character), `[a-z]`, `[!a-z]`, `\` quotes.
+ * All matches: for (i = match(c, p, 0); i < count; i = match(c, p, i + 1)). Looks at every name in turn.
  */
 HR_API size_t hr_checkpoint_match(const struct hr_checkpoint *checkpoint, const char *pattern, size_t index);
 HR_API size_t hr_checkpoint_file_count(const struct hr_checkpoint *checkpoint);
+/* Files stand in the order in which they were given, sorted, or first named by the index. NULL when out of range. */
 HR_API const struct hr_file *hr_checkpoint_file(const struct hr_checkpoint *checkpoint, size_t file_index);
 /*
- * The `index`-th pair of a file's __metadata__; returns 0, or HR_EEND past the last one. The texts are
- * UTF-8 and NUL-terminated. Pairs stand in the order of the header.
+ * The `index`-th pair of a file's __metadata__; returns 0, HR_EEND past the last one, or HR_EINVALID_ARGUMENT when
+ * there is no such file. The texts are UTF-8 and NUL-terminated (and may contain NUL); sizes are bytes without the
+ * final NUL. Pairs stand in the order of the header.
  */
 HR_API int hr_checkpoint_metadata(const struct hr_checkpoint *checkpoint, size_t file_index, size_t index,
                                   const char **ret_key, size_t *ret_key_size, const char **ret_value,
@@ -215,29 +234,33 @@ HR_API const char *hr_checkpoint_warning(const struct hr_checkpoint *checkpoint,
 
 /* ---------------------------------------------------------------------------------------- requests */
 
-/* Elements start, start + step, ... below stop. A step of 0 means 1. start <= stop <= extent. */
+/*
+ * Elements start, start + step, ... below stop. A step of 0 means 1. start <= stop <= extent, else
+ * HR_EINVALID_ARGUMENT; start == stop is an empty range.
+ */
 struct hr_range {
     uint64_t start, stop, step;
 };
 
 /*
  * One tensor of a request. What is left zero means: the whole tensor, as stored, on the loader's first
- * device, in memory of ours.
+ * device, in memory of ours. A tensor may be asked for more than once. `into` memory must not overlap that of
+ * another item; what of it lies between the elements is not written. Strides may be negative.
  */
 struct hr_item {
     size_t size; /* of this struct */
     size_t tensor_index;
     const struct hr_range *ranges; /* one per dimension, or NULL for all; read during the call only */
-    uint32_t dtype;                /* HR_DTYPE_NONE: as stored */
+    uint32_t dtype;                /* HR_DTYPE_NONE, or that of the tensor: nothing is converted */
     uint32_t device_index;         /* into the loader's devices */
-    void *into;                    /* the caller's memory, or NULL; must live until the load is freed */
-    const int64_t *into_strides;   /* bytes, one per dimension; NULL: compact, row-major */
+    void *into;                    /* the caller's memory, or NULL; any alignment; must live until the load is freed */
+    const int64_t *into_strides;   /* bytes, one per dimension, read like `ranges`; NULL: compact, row-major */
 };
 
 /*
  * Parses numpy's slice notation, "[a:b, 3, ..., ::2]" (the brackets are optional), for a tensor: integers,
- * positive steps, ellipsis, negative indices, clamping. An integer gives a range of one element. Fills
- * `rank` ranges. HR_EINVALID_ARGUMENT names the position in `text`. Thread-safe.
+ * positive steps, ellipsis, negative indices, clamping. An integer gives a range of one element, so the rank stays.
+ * Fills `rank` ranges. HR_EINVALID_ARGUMENT names the position in `text`. Thread-safe, does not block.
  */
 HR_API int hr_slice_parse(const char *text, const struct hr_tensor *tensor, struct hr_range *ret_ranges,
                           struct hr_error *err);
@@ -254,7 +277,7 @@ enum hr_route {
     HR_ROUTE_COUNT
 };
 
-/* "auto", "pread", "uring", "mmap"; NULL when out of range. And back: the route, or -1. */
+/* "auto", "pread", "uring", "mmap"; NULL when out of range. And back: the route, or -1. Thread-safe, static storage. */
 HR_API const char *hr_route_name(uint32_t route);
 HR_API int hr_route_find(const char *name);
 
@@ -269,10 +292,12 @@ struct hr_allocation {
 };
 
 /*
- * Memory from the caller. `alloc` returns NULL when there is none; it is called only on threads that are
- * inside hr_load_start, _next, _wait or _wait_all. `free` is called on those, in hr_load_free or
- * hr_load_drop, or on whichever thread drops the last tensor that was taken. Neither may call back into
- * the load.
+ * Memory from the caller. `alloc` returns NULL when there is none, which is HR_EOUT_OF_MEMORY; it is called only on
+ * threads that are inside hr_load_start, _next, _wait or _wait_all, on several of them at once when several
+ * wait. `free` gets what `alloc` got and gave; it is called on those threads, in hr_load_free or hr_load_drop, or
+ * on whichever thread calls the deleter of the last tensor that was taken, so it and `context` must live as long as
+ * those tensors. `free` may be NULL: then the memory is the caller's to free. Neither may call back into the load.
+ * Not asked: for `into` items, for tensors without bytes, and for what HR_ROUTE_MMAP maps.
  */
 struct hr_allocator {
     void *context;
@@ -280,12 +305,13 @@ struct hr_allocator {
     void (*free)(void *context, void *memory, const struct hr_allocation *allocation);
 };
 
+/* Values out of range are refused with HR_EINVALID_ARGUMENT, an io_uring that is not usable with HR_EUNSUPPORTED. */
 struct hr_loader_options {
     size_t size;                /* of this struct */
-    const char *const *devices; /* "cpu"; NULL: { "cpu" } */
+    const char *const *devices; /* "cpu" (else HR_EDEVICE_UNAVAILABLE); NULL with a count of 0: { "cpu" } */
     size_t device_count;
     uint32_t route;        /* enum hr_route */
-    uint32_t thread_count; /* reader threads of each load; 0: the cores this process may use, at most 16 */
+    uint32_t thread_count; /* reader threads of each load, at most 128; 0: the cores this process may use, at most 16 */
     uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB */
     uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
@@ -294,11 +320,12 @@ struct hr_loader_options {
 };
 
 /*
- * What is costly and worth keeping between loads. `options` may be NULL; it is read during the call only.
- * Loads of one loader may run at once, from several threads.
+ * What is worth checking and probing once for many loads: it has no threads and no memory of tensors. `options` may
+ * be NULL; it is read during the call only. Loads of one loader may run at once, from several threads. Thread-safe,
+ * does not block. On success *ret_loader belongs to the caller, who frees it with hr_loader_free().
  */
 HR_API int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **ret_loader, struct hr_error *err);
-/* Frees a loader; NULL is allowed. Its loads must be freed before. Tensors taken from them stay valid. */
+/* Frees a loader; NULL is allowed. Its loads must be freed before. DLPack tensors taken from them stay valid. */
 HR_API void hr_loader_free(struct hr_loader *loader);
 
 /* ------------------------------------------------------------------------------------------- loads */
@@ -311,9 +338,9 @@ enum hr_ownership {
 };
 
 struct hr_progress {
-    uint64_t bytes_done, bytes_total; /* of the request */
-    size_t item_done, item_count;
-    uint64_t elapsed_ns;
+    uint64_t bytes_done, bytes_total; /* of the request; done: landed, though perhaps not yet part of a ready item */
+    size_t item_done, item_count;     /* done: ready */
+    uint64_t elapsed_ns;              /* since hr_load_start() was called */
 };
 
 struct hr_load_options {
@@ -321,20 +348,27 @@ struct hr_load_options {
     uint32_t ownership; /* enum hr_ownership; `into` items are always the caller's */
     uint32_t reserved;
     uint64_t window_bytes; /* most bytes that exist and were not handed out yet; 0: no bound. One tensor always fits */
-    uint64_t deadline_ns;  /* from the start; 0: none */
+    uint64_t deadline_ns;  /* from the start; 0: none. Seen by threads that wait: the load fails, what is ready stays */
     uint64_t progress_ns;  /* time between two calls of `progress`; 0: 100 ms */
     void *progress_context;
-    /* On a thread that waits, at least every progress_ns; not 0 cancels the load. NULL: none. */
+    /*
+     * Called on threads inside hr_load_wait, _next or _wait_all, when progress_ns have passed since the last call; no
+     * lock is held. Several threads that wait may be in it at once if it takes longer than progress_ns. It may call
+     * hr_load_cancel and hr_load_stats, no other function of this load. Not 0 cancels the load. NULL: none.
+     */
     int (*progress)(void *context, const struct hr_progress *progress);
-    uint32_t sequential; /* not 0: no threads and nothing ahead; the waiting thread reads what it waits for */
+    uint32_t sequential; /* not 0: no threads, nothing ahead, window_bytes unused; who waits reads what it waits for */
     uint32_t reserved_tail;
 };
 
-/* A loaded item. `data` is borrowed until the item is dropped or the load is freed. */
+/*
+ * A loaded item. `data` is borrowed until the item is dropped or the load is freed, or as long as a DLPack tensor of it
+ * lives; it may be written. `shape` and `strides` are borrowed until the load is freed.
+ */
 struct hr_view {
     size_t size;    /* of this struct, set by the caller */
-    void *data;     /* NULL for a tensor without bytes that has no memory */
-    uint64_t bytes; /* of its elements */
+    void *data;     /* the first element; NULL, or `into`, for a tensor without bytes */
+    uint64_t bytes; /* of its elements, without what strides leave between them */
     uint32_t dtype;
     uint32_t rank;
     const uint64_t *shape;  /* of the slice, in elements */
@@ -366,52 +400,74 @@ struct hr_stats {
 };
 
 /*
- * Starts loading `items` (an array; each has `size` set). Plans, makes the first destinations on this
- * thread, and returns while reader threads work. `options` may be NULL. The checkpoint and the loader
- * must outlive the load; the items need not. Errors of the request name the item.
+ * Starts loading `items` (an array; each has `size` set). Plans, asks the page cache about a few files (auto route),
+ * makes the destinations that the window has room for on this thread, and returns while reader threads work.
+ * `options` may be NULL. The checkpoint and the loader must outlive the load; the items need not. Errors of the
+ * request name the item; errors of reading come out of the waiting calls. 0 items are a load that is finished.
+ * Thread-safe. On success *ret_load belongs to the caller, who frees it with hr_load_free().
  */
 HR_API int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
                          size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
                          struct hr_error *err);
 
 /*
- * The waiting calls block until what they wait for is ready or the load has failed. They may be used in
- * any order and from any threads at once. An item is ready when its last byte has landed and its file is
- * still the one that was opened. An item that was returned or waited for counts as handed out and leaves
- * the window.
+ * The waiting calls block until what they wait for is ready or the load has failed, was cancelled, or has passed its
+ * deadline. They may be used in any order and from any threads at once, and they make the destinations that come
+ * into the window, so `alloc` and `progress` are called on their threads. An item is ready when its last byte has
+ * landed and its file is still the one that was opened. The first error ends the load and is what every call
+ * returns for what is not ready; items that were ready before stay usable and are still returned.
+ * An item that hr_load_wait or hr_load_next returned counts as handed out and leaves the window: its memory stays
+ * until it is dropped or the load is freed.
  */
-/* Waits for one item; one outside the window is admitted at once. */
+/* Waits for one item, at once when it was ready or handed out; its bytes are read next, and the window admits it. */
 HR_API int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err);
-/* Returns each item once, in the order of readiness (items that were waited for by index are skipped); HR_EEND when all are out. */
+/*
+ * Returns each item once, in the order of readiness; HR_EEND when all were handed out. Skips items that hr_load_wait
+ * handed out, but not those that were dropped without being handed out: they are returned, and cannot be viewed.
+ */
 HR_API int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *err);
-/* Waits for all items; the window does not bound this call. */
+/* Waits for all items; the window does not bound this call. Hands none out: hr_load_next still returns each. */
 HR_API int hr_load_wait_all(struct hr_load *load, struct hr_error *err);
+
+/* The next three do not block and may be called from any thread. HR_EINVALID_ARGUMENT as for hr_load_view. */
 
 /* Describes a ready item without waiting; HR_EINVALID_ARGUMENT when it is not ready or was dropped. */
 HR_API int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_view, struct hr_error *err);
 /*
  * Hands a ready item out as a DLPack tensor: `dlpack_major` 0 gives a DLManagedTensor *, 1 a
- * DLManagedTensorVersioned *. Ownership moves to the caller, who calls its deleter; it may outlive the
- * load, the loader and the checkpoint. The memory of `into` items stays the caller's. An item can be
- * taken more than once until it is dropped: the tensors share memory.
+ * DLManagedTensorVersioned * of version 1; others are HR_EUNSUPPORTED. Ownership moves to the caller, who calls its
+ * deleter once, on any thread; it may outlive the load, the loader and the checkpoint. The memory of `into` items
+ * stays the caller's and must live as long. An item can be taken more than once until it is dropped: the tensors
+ * share memory. HR_EUNSUPPORTED, with the tensor, for what DLPack cannot describe: F4 with an odd last dimension,
+ * strides that are no whole elements.
  */
 HR_API int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack_major, void **ret_managed_tensor,
                         struct hr_error *err);
-/* The load gives up its hold on a ready item: its memory is freed with the last tensor taken from it. */
+/*
+ * The load gives up its hold on a ready item: its memory is freed with the last tensor taken from it, now when none
+ * was. With HR_OWN_ARENA it shares its memory with others, and that is freed with the last of them.
+ */
 HR_API int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err);
 
-/* Stops reading; what is not ready gives HR_ECANCELLED. Any thread, does not block. Nothing in a forked child. */
+/*
+ * Stops reading; what is not ready gives HR_ECANCELLED. Any thread, also inside `progress`; does not block: reads in
+ * flight end by themselves. Not for signal handlers. Nothing in a forked child.
+ */
 HR_API void hr_load_cancel(struct hr_load *load);
-/* Any thread, at any time; HR_EFORKED in a forked child. */
+/* Any thread, at any time, does not block. HR_EINVALID_ARGUMENT without `size`; HR_EFORKED in a forked child. */
 HR_API int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats);
-/* Cancels, waits for reads in flight, joins the threads, frees what was not taken. NULL is allowed. */
+/*
+ * Stops reading, waits for reads in flight (which may take as long as storage does), joins the threads, and frees what
+ * was not taken, whether the load is finished or not. No other call with it may be running. NULL is allowed.
+ */
 HR_API void hr_load_free(struct hr_load *load);
 
 enum hr_plan_format { HR_PLAN_JSON = 0, HR_PLAN_TEXT = 1 };
 
 /*
  * The plan of such a load without moving a byte: files, extents, chunks, pieces, routes with reasons,
- * threads, staging. The text belongs to the caller, who frees it with hr_string_free().
+ * threads, staging. Arguments and errors are those of hr_load_start(). Thread-safe. The text belongs to the caller,
+ * who frees it with hr_string_free().
  */
 HR_API int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *checkpoint,
                             const struct hr_item *items, size_t item_count, const struct hr_load_options *options,
@@ -427,8 +483,8 @@ struct hr_capability {
 };
 
 /*
- * Probes what is usable: fills up to `capacity` entries and returns how many there are. Starts no load,
- * touches no file but /proc and /sys. Thread-safe.
+ * Probes what is usable: fills up to `capacity` entries and returns how many there are; with NULL it only counts.
+ * Starts no load, touches no file but /proc and /sys. Thread-safe.
  */
 HR_API size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity);
 

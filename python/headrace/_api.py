@@ -30,7 +30,7 @@ def open(
         revision: branch, tag or commit of a hub id; None: main.
         strict: also refuse what no honest writer makes (duplicate names, NUL in names, rank over 64).
         allow_trailing: allow bytes after the last tensor.
-        threads: threads that read headers; 0: by the number of cores, at most 8.
+        threads: threads that read headers of many files; 0: 8, since they mostly wait.
 
     Raises FileNotFound (also a FileNotFoundError) with where it looked; for bad files the exception of the kind
     (InvalidOffset, ShardMissing, NotSafetensors, ...) with .file, .tensor and .offset.
