@@ -460,6 +460,12 @@ static void test_identity(void **state)
     other = now;
     other.st_mtim.tv_nsec = 7;
     identity_differs(&identity, other, HR_EFILE_CHANGED, "mtime");
+    now.st_mtim.tv_sec = INT64_MAX; /* which tmpfs keeps */
+    hr_identity_of(&now, &identity);
+    assert_int_equal(hr_identity_check(&identity, &now, "some/file", NULL), 0);
+    other = now;
+    other.st_mtim.tv_sec = INT64_MIN;
+    identity_differs(&identity, other, HR_EFILE_CHANGED, "mtime");
     other = now;
     other.st_mode = S_IFIFO;
     identity_differs(&identity, other, HR_ENOT_A_REGULAR_FILE, "regular");
