@@ -5,7 +5,7 @@
  *
  * Errors    Functions that can fail return 0 or a negative HR_E... code. The optional last parameter
  *           `struct hr_error *err` lives with the caller, may be NULL, and is filled only on failure.
- *           On failure every other output is untouched.
+ *           On failure every other output is untouched. A NULL where none is allowed is HR_EINVALID_ARGUMENT.
  * Threads   An object may be used by one thread at a time unless its comment says otherwise.
  *           A checkpoint is immutable after open and may be shared; a load may be waited on by many threads.
  * Sizes     `size` is bytes, `count` is things, `offset` is bytes from the start of a file.
@@ -171,7 +171,7 @@ struct hr_open_options {
     size_t size;             /* of this struct */
     uint32_t mode;           /* enum hr_open_mode */
     uint32_t allow_trailing; /* not 0: bytes after the last tensor are allowed */
-    uint32_t thread_count;   /* threads that read headers of many files; 0: 8, since they mostly wait */
+    uint32_t thread_count;   /* threads that read headers of many files; 0: 8, since they mostly wait. At most 128 */
     uint32_t reserved;
 };
 
@@ -188,7 +188,7 @@ HR_API int hr_checkpoint_open(const char *const *paths, size_t path_count, const
 /* Closes a checkpoint; NULL is allowed. No load that uses it may be running. Tensors taken from loads stay valid. */
 HR_API void hr_checkpoint_close(struct hr_checkpoint *checkpoint);
 
-/* All of the following are thread-safe, do not block, and return borrowed data. */
+/* All of the following are thread-safe, do not block, and return borrowed data. `checkpoint` must not be NULL. */
 
 HR_API size_t hr_checkpoint_count(const struct hr_checkpoint *checkpoint);
 /* Tensors stand in the order of files, and in a file in the order of offsets. NULL when out of range. */
@@ -285,7 +285,7 @@ struct hr_loader_options {
     const char *const *devices; /* "cpu"; NULL: { "cpu" } */
     size_t device_count;
     uint32_t route;        /* enum hr_route */
-    uint32_t thread_count; /* reader threads of each load; 0: the cores this process may use, at most 16 */
+    uint32_t thread_count; /* reader threads of each load; 0: the cores this process may use, at most 16. At most 128 */
     uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB */
     uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
@@ -400,7 +400,7 @@ HR_API int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack
 /* The load gives up its hold on a ready item: its memory is freed with the last tensor taken from it. */
 HR_API int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err);
 
-/* Stops reading; what is not ready gives HR_ECANCELLED. Any thread, does not block. Nothing in a forked child. */
+/* Stops reading; what is not ready gives HR_ECANCELLED. Any thread, does not block. Nothing in a forked child or for NULL. */
 HR_API void hr_load_cancel(struct hr_load *load);
 /* Any thread, at any time; HR_EFORKED in a forked child. */
 HR_API int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats);

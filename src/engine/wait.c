@@ -239,7 +239,10 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 {
     struct waiter waiter;
     size_t item_index;
-    int code = hr_fork_check(load->fork_generation, "load", err);
+    int code = hr_load_check(load, err);
+    if (code == 0 && !ret_item_index)
+        code =
+            hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the item's index must be given; ret_item_index is NULL");
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -263,7 +266,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_fork_check(load->fork_generation, "load", err);
+    int code = hr_load_check(load, err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)

@@ -426,6 +426,8 @@ static void test_options(void **state)
     assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
     options.known.size = 0;
     assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
+    options.known = (struct hr_open_options){.size = sizeof options.known, .thread_count = 129};
+    assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
     options.known = (struct hr_open_options){.size = sizeof options.known, .reserved = 1};
     assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
     assert_int_equal(hr_checkpoint_open(&path, 0, NULL, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
