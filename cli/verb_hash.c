@@ -128,8 +128,12 @@ static int compare_names(const void *a, const void *b)
 
 static void hex(char out[33], const XXH128_canonical_t *hash)
 {
-    for (size_t i = 0; i < sizeof hash->digest; i++)
-        snprintf(out + 2 * i, 3, "%02x", hash->digest[i]);
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < sizeof hash->digest; i++) {
+        out[2 * i] = digits[hash->digest[i] >> 4];
+        out[2 * i + 1] = digits[hash->digest[i] & 15];
+    }
+    out[32] = '\0';
 }
 
 static void print_json(const struct digest *digests, size_t count)

@@ -178,7 +178,7 @@ struct hr_open_options {
     size_t size;             /* of this struct */
     uint32_t mode;           /* enum hr_open_mode */
     uint32_t allow_trailing; /* not 0: bytes after the last tensor are allowed */
-    uint32_t thread_count;   /* threads that read headers of many files; 0: 8, since they mostly wait */
+    uint32_t thread_count;   /* threads that read headers of many files; 0: 8, since they mostly wait. At most 128 */
     uint32_t reserved;
 };
 
@@ -201,7 +201,7 @@ HR_API int hr_checkpoint_open(const char *const *paths, size_t path_count, const
  */
 HR_API void hr_checkpoint_close(struct hr_checkpoint *checkpoint);
 
-/* All of the following are thread-safe, do not block, and return borrowed data. */
+/* All of the following are thread-safe, do not block, and return borrowed data. `checkpoint` must not be NULL. */
 
 HR_API size_t hr_checkpoint_count(const struct hr_checkpoint *checkpoint);
 /* Tensors stand in the order of files, and in a file in the order of offsets. NULL when out of range. */
@@ -451,7 +451,7 @@ HR_API int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error
 
 /*
  * Stops reading; what is not ready gives HR_ECANCELLED. Any thread, also inside `progress`; does not block: reads in
- * flight end by themselves. Not for signal handlers. Nothing in a forked child.
+ * flight end by themselves. Not for signal handlers. Nothing in a forked child, and for NULL.
  */
 HR_API void hr_load_cancel(struct hr_load *load);
 /* Any thread, at any time, does not block. HR_EINVALID_ARGUMENT without `size`; HR_EFORKED in a forked child. */

@@ -27,3 +27,11 @@ int hr_fork_generation(void)
     pthread_once(&once, handler_install);
     return has_handler ? generation : (int)getpid();
 }
+
+int hr_fork_check(int generation_made, const char *what, struct hr_error *err)
+{
+    if (generation_made == hr_fork_generation())
+        return 0;
+    return hr_fail(err, HR_EFORKED, "this %s was made before a fork and has no threads in this process; make a new one",
+                   what);
+}

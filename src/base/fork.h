@@ -5,7 +5,15 @@
 #ifndef HR_BASE_FORK_H
 #define HR_BASE_FORK_H
 
+#include "base/error.h"
+
 /* A number that differs between a process and the children that it forks after the first call. Thread-safe. */
 int hr_fork_generation(void);
+
+/*
+ * HR_EFORKED in a child of the process that made an object, when hr_fork_generation() was `generation_made`. `what` the
+ * object is, for the message.
+ */
+int hr_fork_check(int generation_made, const char *what, struct hr_error *err);
 
 #endif

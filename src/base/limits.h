@@ -14,9 +14,9 @@
 #define HR_INDEX_BYTES_MAX 200000000u
 /* Files of one checkpoint: published ones have up to 1,400 shards. */
 #define HR_FILE_COUNT_MAX 100000u
-/* Threads that read headers: opening is bound by latency, not by cores. */
-#define HR_OPEN_THREAD_MAX 8
-/* Reader threads of one load: beyond the memory channels of a socket more threads only cost. */
+/* Threads that read headers, unless told otherwise: opening is bound by latency, not by cores. */
+#define HR_OPEN_THREAD_DEFAULT 8
+/* Threads of one load, or of one open: beyond the memory channels of a socket more threads only cost. */
 #define HR_READER_MAX 128
 #define HR_READER_DEFAULT_MAX 16
 /* The grid of reads. */

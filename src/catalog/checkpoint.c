@@ -8,32 +8,24 @@
 
 #include "base/error.h"
 #include "base/glob.h"
+#include "base/limits.h"
+#include "base/option_struct.h"
 #include "base/sys.h"
 #include "catalog/catalog.h"
 
-/* The options with their defaults. What a newer caller sets beyond our struct is refused unless it is zero. */
 static int options_read(const struct hr_open_options *options, struct hr_open_options *ret_options,
                         struct hr_error *err)
 {
-    struct hr_open_options read = {0};
-    size_t size = options ? options->size : 0;
-    if (options && size < sizeof options->size)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "options.size is %zu; set it to sizeof(struct hr_open_options)",
-                       size);
-    for (size_t i = sizeof read; i < size; i++)
-        if (((const char *)options)[i])
-            return hr_fail(err, HR_EINVALID_ARGUMENT,
-                           "the open options have a field at byte %zu that this version of the library does not know",
-                           i);
-    if (options)
-        memcpy(&read, options, size < sizeof read ? size : sizeof read);
-    if (read.mode > HR_OPEN_COMPAT)
+    int result = hr_options_copy(ret_options, sizeof *ret_options, options, "hr_open_options", err);
+    if (result)
+        return result;
+    if (ret_options->mode > HR_OPEN_COMPAT)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "options.mode is %u; it must be strict (%d) or compat (%d)",
-                       read.mode, HR_OPEN_STRICT, HR_OPEN_COMPAT);
-    if (read.reserved)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "options.reserved must be 0");
-    *ret_options = read;
-    return 0;
+                       ret_options->mode, HR_OPEN_STRICT, HR_OPEN_COMPAT);
+    if (ret_options->thread_count > HR_READER_MAX)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "options.thread_count is %u; at most %u threads read headers",
+                       ret_options->thread_count, HR_READER_MAX);
+    return hr_options_check_reserved(ret_options->reserved, "hr_open_options", err);
 }
 
 static int headers_read(struct hr_checkpoint *checkpoint, const struct hr_open_options *options, struct hr_error *err)
@@ -138,6 +130,8 @@ const struct hr_tensor *hr_checkpoint_find(const struct hr_checkpoint *checkpoin
 
 size_t hr_checkpoint_match(const struct hr_checkpoint *checkpoint, const char *pattern, size_t index)
 {
+    if (!pattern)
+        return checkpoint->tensor_count;
     while (index < checkpoint->tensor_count &&
            !hr_glob_match(pattern, checkpoint->tensors[index].name, checkpoint->tensors[index].name_size))
         index++;
@@ -157,7 +151,7 @@ const struct hr_file *hr_checkpoint_file(const struct hr_checkpoint *checkpoint,
 int hr_checkpoint_metadata(const struct hr_checkpoint *checkpoint, size_t file_index, size_t index,
                            const char **ret_key, size_t *ret_key_size, const char **ret_value, size_t *ret_value_size)
 {
-    if (file_index >= checkpoint->file_count)
+    if (file_index >= checkpoint->file_count || !ret_key || !ret_key_size || !ret_value || !ret_value_size)
         return HR_EINVALID_ARGUMENT;
     const struct hr_header *header = &checkpoint->catalog->headers[file_index];
     if (index >= header->metadata_count)

@@ -15,7 +15,7 @@
 /* What says that a file is still the one that was opened. */
 struct hr_identity {
     uint64_t device, inode, size;
-    int64_t mtime_ns;
+    uint64_t mtime_ns; /* modulo 2^64: any time can be set on a file */
 };
 
 struct hr_checkpoint {

@@ -12,7 +12,7 @@ void hr_identity_of(const struct stat *stat, struct hr_identity *ret_identity)
         .device = stat->st_dev,
         .inode = stat->st_ino,
         .size = (uint64_t)stat->st_size,
-        .mtime_ns = (int64_t)stat->st_mtim.tv_sec * 1000000000 + stat->st_mtim.tv_nsec,
+        .mtime_ns = (uint64_t)stat->st_mtim.tv_sec * 1000000000u + (uint64_t)stat->st_mtim.tv_nsec,
     };
 }
 

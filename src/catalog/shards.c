@@ -126,9 +126,7 @@ static void *worker_main(void *argument)
 
 static size_t worker_count(const struct hr_open_options *options, size_t file_count)
 {
-    size_t count = options->thread_count ? options->thread_count : HR_OPEN_THREAD_MAX;
-    if (count > HR_READER_MAX)
-        count = HR_READER_MAX;
+    size_t count = options->thread_count ? options->thread_count : HR_OPEN_THREAD_DEFAULT;
     return count < file_count ? count : file_count;
 }
 

@@ -45,6 +45,8 @@ int hr_load_view(struct hr_load *load, size_t item_index, struct hr_view *ret_vi
 {
     struct load_item *item = NULL;
     struct hr_view view;
+    if (!ret_view)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the view must be given; ret_view is NULL");
     size_t size = ret_view->size;
     if (size < sizeof ret_view->size)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "hr_view: the member 'size' is %zu; set it to sizeof the struct",
@@ -64,6 +66,8 @@ int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack_major,
 {
     struct load_item *item = NULL;
     struct hr_view view;
+    if (!ret_managed_tensor)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the tensor must be given; ret_managed_tensor is NULL");
     int code = lock_ready(load, item_index, &item, err);
     if (code)
         return code;

@@ -49,18 +49,26 @@ int hr_load_error(const struct hr_load *load, struct hr_error *err)
     return load->error.code;
 }
 
+int hr_load_check(const struct hr_load *load, struct hr_error *err)
+{
+    if (!load)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "the load is NULL");
+    return hr_fork_check(load->fork_generation, "load", err);
+}
+
 int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_error *err)
 {
-    if (item_index >= load->plan.item_count)
+    int code = hr_load_check(load, err);
+    if (code == 0 && item_index >= load->plan.item_count)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu is out of range: the load has %zu", item_index,
                        load->plan.item_count);
-    return hr_fork_check(load->fork_generation, "load", err);
+    return code;
 }
 
 void hr_load_cancel(struct hr_load *load)
 {
     struct hr_error error;
-    if (hr_fork_check(load->fork_generation, "load", NULL) < 0)
+    if (hr_load_check(load, NULL) < 0)
         return; /* nothing runs, and a thread that is not here may hold the lock */
     hr_fail(&error, HR_ECANCELLED, "the load was cancelled: %" PRIu64 " of %" PRIu64 " bytes had arrived",
             (uint64_t)load->bytes_landed, load->plan.bytes);
@@ -126,6 +134,8 @@ int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoi
                   struct hr_error *err)
 {
     struct hr_load *load;
+    if (!ret_load)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the load must be given; ret_load is NULL");
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
     if (code < 0)
         return code;
@@ -209,10 +219,11 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
 {
     struct hr_load *unlocked = (struct hr_load *)load; /* for its lock only */
     struct hr_stats stats = {.size = sizeof stats};
-    if (ret_stats->size < sizeof ret_stats->size)
+    if (!ret_stats || ret_stats->size < sizeof ret_stats->size)
         return HR_EINVALID_ARGUMENT;
-    if (hr_fork_check(load->fork_generation, "load", NULL) < 0)
-        return HR_EFORKED;
+    int code = hr_load_check(load, NULL);
+    if (code < 0)
+        return code;
     stats.bytes_needed = load->plan.bytes;
     stats.bytes_ready = load->bytes_ready;
     stats.bytes_read = load->bytes_read;

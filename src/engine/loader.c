@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/limits.h"
+#include "base/option_struct.h"
 #include "base/sys.h"
 #include "io/io.h"
 
@@ -20,38 +21,10 @@ const char *hr_route_name(uint32_t route)
 
 int hr_route_find(const char *name)
 {
-    for (int i = 0; i < HR_ROUTE_COUNT; i++)
+    for (int i = 0; name && i < HR_ROUTE_COUNT; i++)
         if (strcmp(route_names[i], name) == 0)
             return i;
     return -1;
-}
-
-int hr_fork_check(int generation, const char *what, struct hr_error *err)
-{
-    if (generation == hr_fork_generation())
-        return 0;
-    return hr_fail(err, HR_EFORKED, "this %s was made before a fork and has no threads in this process; make a new one",
-                   what);
-}
-
-int hr_options_copy(void *ours, size_t known_size, const void *given, const char *what, struct hr_error *err)
-{
-    size_t given_size;
-    memset(ours, 0, known_size);
-    if (!given)
-        return 0;
-    memcpy(&given_size, given, sizeof given_size);
-    if (given_size < sizeof given_size)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "%s: the member 'size' is %zu; set it to sizeof the struct", what,
-                       given_size);
-    for (size_t i = known_size; i < given_size; i++)
-        if (((const unsigned char *)given)[i])
-            return hr_fail(
-                err, HR_EINVALID_ARGUMENT,
-                "%s: byte %zu is set, but this library knows only %zu bytes of the struct; use a newer library", what,
-                i, known_size);
-    memcpy(ours, given, given_size < known_size ? given_size : known_size);
-    return 0;
 }
 
 static int check_range(const char *what, uint64_t value, uint64_t low, uint64_t high, struct hr_error *err)
@@ -101,12 +74,16 @@ static int check_options(const struct hr_loader_options *options, struct hr_erro
         code = check_range("route", options->route, 0, HR_ROUTE_COUNT - 1, err);
     if (code == 0 && options->allocator.free && !options->allocator.alloc)
         code = hr_fail(err, HR_EINVALID_ARGUMENT, "allocator.free is set but allocator.alloc is not");
+    if (code == 0)
+        code = hr_options_check_reserved(options->reserved, "hr_loader_options", err);
     return code;
 }
 
 int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **ret_loader, struct hr_error *err)
 {
     struct hr_loader_options known;
+    if (!ret_loader)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the loader must be given; ret_loader is NULL");
     int code = hr_options_copy(&known, sizeof known, options, "hr_loader_options", err);
     if (code == 0)
         code = check_devices(&known, err);

@@ -19,13 +19,4 @@ struct hr_loader {
     int fork_generation;
 };
 
-/* HR_EFORKED in a forked child of the process that made an object, when hr_fork_generation() was `generation`. */
-int hr_fork_check(int generation, const char *what, struct hr_error *err);
-
-/*
- * Copies a caller's option struct of `given_size` bytes (its first member) over `known_size` bytes of ours. What
- * the caller lacks stays zero; a longer struct is refused unless its tail is zero. `given` may be NULL.
- */
-int hr_options_copy(void *ours, size_t known_size, const void *given, const char *what, struct hr_error *err);
-
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/option_struct.h"
 #include "base/sys.h"
 #include "engine/load.h"
 #include "engine/route.h"
@@ -41,6 +42,9 @@ static int copy_options(const struct hr_load_options *given, struct hr_load_opti
     if (ret_options->ownership > HR_OWN_EACH)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "ownership is %u; it must be HR_OWN_ARENA or HR_OWN_EACH",
                        ret_options->ownership);
+    code = hr_options_check_reserved(ret_options->reserved | ret_options->reserved_tail, "hr_load_options", err);
+    if (code < 0)
+        return code;
     if (ret_options->progress_ns == 0)
         ret_options->progress_ns = PROGRESS_NS_DEFAULT;
     if (ret_options->progress_ns > PROGRESS_NS_MAX)
@@ -159,6 +163,8 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
                      struct hr_error *err)
 {
     struct hr_load *load;
+    if (!ret_text)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the text must be given; ret_text is NULL");
     if (format > HR_PLAN_TEXT)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "format is %u; it must be HR_PLAN_JSON or HR_PLAN_TEXT", format);
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);

@@ -33,12 +33,18 @@ struct slot {
     int fd;
 };
 
+/* As the load's of these names. Readers add to those once a chunk: runs can be short, and the load's are shared. */
+struct counters {
+    uint64_t bytes_read, read_count, read_ns, place_ns;
+};
+
 struct hr_reader {
     struct hr_load *load;
     struct hr_io *io;
     uint32_t depth, in_flight;
     const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor for it yet */
     uint64_t bounce_bytes;               /* of each slot */
+    struct counters counters;            /* not yet added to the load's */
     struct slot slots[];
 };
 
@@ -209,13 +215,13 @@ static void advance_vectors(struct slot *slot, uint64_t bytes)
     }
 }
 
-static void scatter(struct hr_load *load, struct slot *slot)
+static void scatter(struct hr_reader *reader, struct slot *slot)
 {
     uint64_t from = hr_sys->clock_ns();
-    while (next_run(load, slot))
+    while (next_run(reader->load, slot))
         memcpy(slot->run_data, slot->bounce + (slot->run.source_offset - slot->chunk->file_begin), slot->run.bytes);
     slot->has_run = 0;
-    load->place_ns += hr_sys->clock_ns() - from;
+    reader->counters.place_ns += hr_sys->clock_ns() - from;
 }
 
 /* ----------------------------------------------------------------------------------------- errors */
@@ -281,12 +287,24 @@ static void count_bytes(struct hr_load *load, const struct hr_plan_chunk *chunk)
     }
 }
 
-static void finish_chunk(struct hr_load *load, struct slot *slot, int succeeded)
+static void add_counters(struct hr_reader *reader)
 {
+    struct hr_load *load = reader->load;
+    load->bytes_read += reader->counters.bytes_read;
+    load->read_count += reader->counters.read_count;
+    load->read_ns += reader->counters.read_ns;
+    load->place_ns += reader->counters.place_ns;
+    reader->counters = (struct counters){0};
+}
+
+static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succeeded)
+{
+    struct hr_load *load = reader->load;
     const struct hr_plan_chunk *chunk = slot->chunk;
     struct hr_error error;
     if (succeeded && chunk->way == HR_WAY_STAGED)
-        scatter(load, slot);
+        scatter(reader, slot);
+    add_counters(reader); /* before its items are ready: who has seen all of them sees all reads */
     int code = succeeded ? hr_files_check(load->files, chunk->file_index, &error) : 0;
     hr_files_release(load->files, chunk->file_index);
     slot->chunk = NULL;
@@ -306,13 +324,13 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     slot->op.vector_count = slot->vector_count - slot->vector_first;
     uint64_t from = hr_sys->clock_ns();
     int code = reader->load->backend->submit(reader->io, &slot->op);
-    reader->load->read_ns += hr_sys->clock_ns() - from;
+    reader->counters.read_ns += hr_sys->clock_ns() - from;
     if (code < 0) {
         slot->op.result = code;
         fail_read(reader->load, slot);
         return code;
     }
-    reader->load->read_count++;
+    reader->counters.read_count++;
     reader->in_flight++;
     return 0;
 }
@@ -326,7 +344,7 @@ static void advance(struct hr_reader *reader, struct slot *slot)
             return;
         succeeded = 0;
     }
-    finish_chunk(reader->load, slot, succeeded);
+    finish_chunk(reader, slot, succeeded);
 }
 
 /* Waits for one operation and goes on with its chunk. */
@@ -335,15 +353,15 @@ static void complete_one(struct hr_reader *reader)
     struct hr_load *load = reader->load;
     uint64_t from = hr_sys->clock_ns();
     struct hr_io_op *op = load->backend->wait(reader->io);
-    load->read_ns += hr_sys->clock_ns() - from;
+    reader->counters.read_ns += hr_sys->clock_ns() - from;
     struct slot *slot = (struct slot *)((char *)op - offsetof(struct slot, op));
     reader->in_flight--;
     if (op->result <= 0) {
         fail_read(load, slot);
-        finish_chunk(load, slot, 0);
+        finish_chunk(reader, slot, 0);
         return;
     }
-    load->bytes_read += (uint64_t)op->result;
+    reader->counters.bytes_read += (uint64_t)op->result;
     advance_vectors(slot, (uint64_t)op->result);
     advance(reader, slot);
 }

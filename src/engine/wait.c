@@ -134,25 +134,27 @@ static void wait_some(struct waiter *waiter, uint64_t events_seen)
         sleep_some(load);
 }
 
-/* The item leaves the window. The lock is held. */
-static void hand_out(struct hr_load *load, size_t item_index)
+/* The item leaves the window; 1 when the last item of its group has, so that there is room. The lock is held. */
+static int hand_out(struct hr_load *load, size_t item_index)
 {
     size_t group_index = load->plan.items[item_index].group_index;
     struct load_item *item = &load->items[item_index];
     if (item->handed_out)
-        return;
+        return 0;
     item->handed_out = 1;
     load->items_handed_out++;
-    if (--load->groups[group_index].items_left == 0) {
+    int has_room = --load->groups[group_index].items_left == 0;
+    if (has_room) {
         load->window_bytes -= load->plan.groups[group_index].window_bytes;
         load->event_count++;
     }
     /* others in hr_load_next() are at the end, or with a sequential load it may be they who have to go on */
     if (load->items_handed_out == load->plan.item_count || load->options.sequential)
         pthread_cond_broadcast(&load->done);
+    return has_room;
 }
 
-/* After something was handed out: what the window has room for now is made while the consumer works. */
+/* After a group has left the window: what it has room for now is made while the consumer works. */
 static void open_window(struct hr_load *load)
 {
     if (!load->options.sequential)
@@ -178,6 +180,7 @@ static void promote(struct hr_load *load, size_t item_index)
 int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
 {
     struct waiter waiter;
+    int has_room = 0;
     int code = hr_load_check_item(load, item_index, err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
@@ -192,12 +195,12 @@ int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
             wait_some(&waiter, events_seen);
     }
     if (load->items[item_index].status == ITEM_READY)
-        hand_out(load, item_index);
+        has_room = hand_out(load, item_index);
     else
         code = hr_load_error(load, err);
     pthread_mutex_unlock(&load->lock);
     waiter_end(&waiter);
-    if (code == 0)
+    if (has_room)
         open_window(load);
     return code;
 }
@@ -239,7 +242,11 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 {
     struct waiter waiter;
     size_t item_index;
-    int code = hr_fork_check(load->fork_generation, "load", err);
+    int has_room = 0;
+    int code = hr_load_check(load, err);
+    if (code == 0 && !ret_item_index)
+        code =
+            hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the item's index must be given; ret_item_index is NULL");
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)
@@ -248,12 +255,12 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
     report_due(load);
     code = next_ready(&waiter, &item_index, err);
     if (code == 0) {
-        hand_out(load, item_index);
+        has_room = hand_out(load, item_index);
         *ret_item_index = item_index;
     }
     pthread_mutex_unlock(&load->lock);
     waiter_end(&waiter);
-    if (code == 0)
+    if (has_room)
         open_window(load);
     else if (code == HR_EEND)
         hr_fail(err, HR_EEND, "all %zu items were handed out", load->plan.item_count);
@@ -263,7 +270,7 @@ int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *
 int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
 {
     struct waiter waiter;
-    int code = hr_fork_check(load->fork_generation, "load", err);
+    int code = hr_load_check(load, err);
     if (code == 0)
         code = waiter_begin(&waiter, load, err);
     if (code < 0)

@@ -29,7 +29,7 @@ uint32_t hr_dtype_bits(uint32_t dtype)
 
 uint32_t hr_dtype_find(const char *name, size_t name_size)
 {
-    for (uint32_t dtype = 1; dtype < HR_DTYPE_COUNT; dtype++)
+    for (uint32_t dtype = 1; name && dtype < HR_DTYPE_COUNT; dtype++)
         if (dtype_texts[dtype].name_size == name_size && memcmp(dtype_texts[dtype].name, name, name_size) == 0)
             return dtype;
     return HR_DTYPE_NONE;

@@ -426,6 +426,8 @@ static void test_options(void **state)
     assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
     options.known.size = 0;
     assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
+    options.known = (struct hr_open_options){.size = sizeof options.known, .thread_count = 129};
+    assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
     options.known = (struct hr_open_options){.size = sizeof options.known, .reserved = 1};
     assert_int_equal(hr_checkpoint_open(&path, 1, &options.known, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
     assert_int_equal(hr_checkpoint_open(&path, 0, NULL, &checkpoint, NULL), HR_EINVALID_ARGUMENT);
@@ -459,6 +461,12 @@ static void test_identity(void **state)
     identity_differs(&identity, other, HR_EFILE_CHANGED, "another file");
     other = now;
     other.st_mtim.tv_nsec = 7;
+    identity_differs(&identity, other, HR_EFILE_CHANGED, "mtime");
+    now.st_mtim.tv_sec = INT64_MAX; /* which tmpfs keeps */
+    hr_identity_of(&now, &identity);
+    assert_int_equal(hr_identity_check(&identity, &now, "some/file", NULL), 0);
+    other = now;
+    other.st_mtim.tv_sec = INT64_MIN;
     identity_differs(&identity, other, HR_EFILE_CHANGED, "mtime");
     other = now;
     other.st_mode = S_IFIFO;

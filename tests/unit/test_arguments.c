@@ -1,0 +1,153 @@
+/*
+ * test_arguments.c: arguments that no correct caller gives: NULL where none is allowed, reserved members that are set,
+ * values outside their lists. Each is refused by name, and what the call would have filled stays as it was.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "support/test_model.h"
+
+static struct test_model equal;
+static struct hr_loader *loader;
+static struct hr_load *load;
+
+static int setup(void **state)
+{
+    (void)state;
+    model_equal(&equal, "equal", 2, 1000, 2);
+    loader = loader_make(NULL);
+    load = load_model(loader, &equal, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    hr_load_free(load);
+    hr_loader_free(loader);
+    model_close(&equal);
+    return 0;
+}
+
+/* The call of `code` filled `err`, which names what is wrong. */
+#define assert_refused(call, text)                                 \
+    do {                                                           \
+        struct hr_error err = {0};                                 \
+        assert_code(call, HR_EINVALID_ARGUMENT);                   \
+        assert_int_equal(err.code, HR_EINVALID_ARGUMENT);          \
+        if (!strstr(err.message, text))                            \
+            fail_msg("'%s' does not say '%s'", err.message, text); \
+    } while (0)
+
+static void test_no_load(void **state)
+{
+    (void)state;
+    struct hr_view view = {.size = sizeof view};
+    struct hr_stats stats = {.size = sizeof stats};
+    size_t index = 77;
+    void *tensor = &view;
+    assert_refused(hr_load_wait(NULL, 0, &err), "load is NULL");
+    assert_refused(hr_load_next(NULL, &index, &err), "load is NULL");
+    assert_refused(hr_load_wait_all(NULL, &err), "load is NULL");
+    assert_refused(hr_load_view(NULL, 0, &view, &err), "load is NULL");
+    assert_refused(hr_load_take(NULL, 0, 1, &tensor, &err), "load is NULL");
+    assert_refused(hr_load_drop(NULL, 0, &err), "load is NULL");
+    assert_code(hr_load_stats(NULL, &stats), HR_EINVALID_ARGUMENT);
+    assert_int_equal(index, 77);
+    assert_ptr_equal(tensor, &view);
+    hr_load_cancel(NULL);
+    hr_load_free(NULL);
+    hr_loader_free(NULL);
+    hr_checkpoint_close(NULL);
+}
+
+static void test_no_output(void **state)
+{
+    (void)state;
+    struct hr_item item = {.size = sizeof item};
+    const char *text;
+    size_t size;
+    assert_refused(hr_loader_new(NULL, NULL, &err), "ret_loader");
+    assert_refused(hr_load_start(loader, equal.checkpoint, &item, 1, NULL, NULL, &err), "ret_load");
+    assert_refused(hr_plan_describe(loader, equal.checkpoint, &item, 1, NULL, HR_PLAN_JSON, NULL, &err), "ret_text");
+    assert_refused(hr_load_next(load, NULL, &err), "ret_item_index");
+    assert_int_equal(hr_load_wait(load, 0, NULL), 0);
+    assert_refused(hr_load_view(load, 0, NULL, &err), "ret_view");
+    assert_refused(hr_load_take(load, 0, 1, NULL, &err), "ret_managed_tensor");
+    assert_code(hr_load_stats(load, NULL), HR_EINVALID_ARGUMENT);
+    assert_code(hr_checkpoint_metadata(equal.checkpoint, 0, 0, NULL, &size, &text, &size), HR_EINVALID_ARGUMENT);
+    assert_code(hr_checkpoint_metadata(equal.checkpoint, 0, 0, &text, &size, NULL, &size), HR_EINVALID_ARGUMENT);
+}
+
+static void test_no_input(void **state)
+{
+    (void)state;
+    struct hr_item item = {.size = sizeof item};
+    struct hr_load *started = NULL;
+    assert_refused(hr_load_start(NULL, equal.checkpoint, &item, 1, NULL, &started, &err), "NULL");
+    assert_refused(hr_load_start(loader, NULL, &item, 1, NULL, &started, &err), "NULL");
+    assert_refused(hr_load_start(loader, equal.checkpoint, NULL, 1, NULL, &started, &err), "NULL");
+    assert_null(started);
+    assert_null(hr_checkpoint_find(equal.checkpoint, NULL, 3));
+    assert_int_equal(hr_checkpoint_match(equal.checkpoint, NULL, 0), equal.count);
+    assert_int_equal(hr_dtype_find(NULL, 4), HR_DTYPE_NONE);
+    assert_int_equal(hr_route_find(NULL), -1);
+}
+
+static void test_loader_options(void **state)
+{
+    (void)state;
+    static const char *const devices[] = {"cpu", NULL};
+    static const struct {
+        struct hr_loader_options options;
+        int code;
+        const char *text;
+    } cases[] = {
+        {{.reserved = 1}, HR_EINVALID_ARGUMENT, "reserved"},
+        {{.route = HR_ROUTE_COUNT}, HR_EINVALID_ARGUMENT, "route is 4"},
+        {{.thread_count = 129}, HR_EINVALID_ARGUMENT, "thread_count is 129"},
+        {{.queue_depth = 257}, HR_EINVALID_ARGUMENT, "queue_depth is 257"},
+        {{.chunk_bytes = 65535}, HR_EINVALID_ARGUMENT, "chunk_bytes is 65535"},
+        {{.chunk_bytes = UINT64_MAX}, HR_EINVALID_ARGUMENT, "chunk_bytes is"},
+        {{.device_count = 1}, HR_EINVALID_ARGUMENT, "devices is NULL"},
+        {{.device_count = 2, .devices = devices}, HR_EDEVICE_UNAVAILABLE, "(null)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hr_loader_options options = cases[i].options;
+        struct hr_loader *made = NULL;
+        struct hr_error err = {0};
+        options.size = sizeof options;
+        assert_code(hr_loader_new(&options, &made, &err), cases[i].code);
+        assert_null(made);
+        assert_non_null(strstr(err.message, cases[i].text));
+    }
+}
+
+static void test_load_options(void **state)
+{
+    (void)state;
+    static const struct hr_load_options cases[] = {{.reserved = 1}, {.reserved_tail = 7}, {.ownership = 2}};
+    struct hr_item item = {.size = sizeof item};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hr_load_options options = cases[i];
+        struct hr_load *started = NULL;
+        options.size = sizeof options;
+        assert_refused(hr_load_start(loader, equal.checkpoint, &item, 1, &options, &started, &err),
+                       options.ownership ? "ownership is 2" : "reserved");
+        assert_null(started);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_load),        cmocka_unit_test(test_no_output),    cmocka_unit_test(test_no_input),
+        cmocka_unit_test(test_loader_options), cmocka_unit_test(test_load_options),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
