@@ -31,7 +31,7 @@
 #define DEFAULT_COUNT 3200
 #define DEFAULT_SECONDS 40
 #define LEAST_COUNT 100 /* however slow the machine is */
-#define HANG_SECONDS 120
+#define HANG_SECONDS 60
 #define KEPT_MAX 6
 
 static uint64_t first_seed = 1, seed_count = DEFAULT_COUNT, seed_now;
