@@ -1,6 +1,7 @@
 """Checks what the built library shows and what it uses: `check_symbols.py BUILD`.
 
-Exported: the symbols of libheadrace.so are those of src/headrace.map and the functions that headrace.h declares.
+Exported: the symbols of libheadrace.so are those of src/headrace.map and the functions that headrace.h declares, and
+the manual page headrace(3) lists each of them.
 Used: only src/base/sys.c calls the allocator and the operating system, and nothing prints, exits or reads the
 environment. The format and plan parts ask even the table of system calls for nothing but memory.
 """
@@ -40,8 +41,14 @@ def in_header() -> set[str]:
     return set(re.findall(r"^HR_API\b[^;(]*\b(hr_\w+)\(", text, re.MULTILINE))
 
 
+def in_manual() -> set[str]:
+    lines = [line for line in Path("docs/man/headrace.3").read_text().splitlines() if line.startswith(".It Fn ")]
+    return {word for line in lines for word in line.split() if word.startswith("hr_")}
+
+
 def wrong_exports(library: Path) -> list[str]:
-    views = {"libheadrace.so": exported(library), "headrace.map": in_map(), "headrace.h": in_header()}
+    views = {"libheadrace.so": exported(library), "headrace.map": in_map(), "headrace.h": in_header(),
+             "headrace.3": in_manual()}
     names = set.union(*views.values())
     return [f"{name}: not in {where}" for name in sorted(names) for where, view in views.items() if name not in view]
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages of packages.txt that are missing; does nothing, quickly, when none is.
+# Installs the Debian packages of packages.txt, or of the list that is given, that are missing; does nothing, quickly,
+# when none is.
 # With --check it installs nothing: it says what a plain `make` lacks and the one command that brings it.
 set -eu
 cd "$(dirname "$0")/.."
@@ -30,7 +31,7 @@ as_root() {
 
 [ "${1-}" = --check ] && check
 
-wanted=$(sed 's/#.*//' packages.txt)
+wanted=$(sed 's/#.*//' "${1:-packages.txt}")
 missing=
 for package in $wanted; do
     dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"

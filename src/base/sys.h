@@ -8,6 +8,10 @@
 #ifndef HR_BASE_SYS_H
 #define HR_BASE_SYS_H
 
+#if !defined(__linux__) || !defined(__LP64__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "headrace runs on Linux, on 64-bit little-endian machines only; see docs/platforms.md"
+#endif
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
