@@ -12,6 +12,7 @@
 #include <liburing.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,6 +50,8 @@ static void read_started(void)
 static void read_delay(void)
 {
     uint64_t ns = options.delay_ns + (options.delay_random_ns ? next_random() % options.delay_random_ns : 0);
+    if (happens(options.slow_percent))
+        ns += options.slow_ns;
     struct timespec left = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     while (ns && nanosleep(&left, &left))
         continue;
@@ -112,10 +115,35 @@ static int fake_ring_submit(struct io_uring *ring)
     return below->ring_submit(ring);
 }
 
+/* Lets another completion that is there already overtake the one that would be fetched now. */
+static void reorder(struct io_uring *ring, struct io_uring_cqe *first)
+{
+    unsigned ready = io_uring_cq_ready(ring);
+    if (ready < 2 || !happens(options.reorder_percent))
+        return;
+    unsigned at = *ring->cq.khead + 1 + (unsigned)(next_random() % (ready - 1));
+    struct io_uring_cqe *other = &ring->cq.cqes[at & ring->cq.ring_mask];
+    struct io_uring_cqe kept = *first;
+    *first = *other;
+    *other = kept;
+}
+
+/* What lies past the first `size` bytes of the vectors is not what the file holds there. */
+static void scribble(const struct iovec *vectors, int count, size_t size)
+{
+    for (int i = 0; i < count; i++) {
+        size_t kept = size < vectors[i].iov_len ? size : vectors[i].iov_len;
+        memset((char *)vectors[i].iov_base + kept, 0xee, vectors[i].iov_len - kept);
+        size -= kept;
+    }
+}
+
 /* Rewrites the result of a read in the ring's memory; other operations carry no hr_io_op. */
 static int fake_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
 {
     int error = below->ring_wait(ring, ret_cqe);
+    if (!error)
+        reorder(ring, *ret_cqe);
     struct hr_io_op *op = error ? NULL : (struct hr_io_op *)(uintptr_t)(*ret_cqe)->user_data;
     if (!op)
         return error;
@@ -125,7 +153,27 @@ static int fake_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
         (*ret_cqe)->res = result;
     else if ((*ret_cqe)->res > 0)
         (*ret_cqe)->res = (int)shortened((size_t)(*ret_cqe)->res);
+    int arrived = (*ret_cqe)->res;
+    scribble(op->vectors, op->vector_count, arrived > 0 ? (size_t)arrived : 0);
     return 0;
+}
+
+static int fake_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
+{
+    int error = below->cachestat(fd, offset, size, ret_page_count);
+    if (options.cold) {
+        *ret_page_count = 0;
+        return 0;
+    }
+    return error;
+}
+
+static int fake_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
+{
+    int error = below->descriptor_limits(ret_soft, ret_hard);
+    if (error == 0 && options.descriptor_max)
+        *ret_soft = options.descriptor_max;
+    return error;
 }
 
 void fake_storage_install(const struct fake_storage *wanted)
@@ -142,6 +190,8 @@ void fake_storage_install(const struct fake_storage *wanted)
     table.preadv = fake_preadv;
     table.ring_submit = fake_ring_submit;
     table.ring_wait = fake_ring_wait;
+    table.cachestat = fake_cachestat;
+    table.descriptor_limits = fake_descriptor_limits;
     hr_sys = &table;
 }
 

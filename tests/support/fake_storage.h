@@ -3,8 +3,8 @@
  * is installed. What is random follows from the seed and the order of reads. Thread-safe; install and remove belong
  * to one thread, while no load runs.
  *
- * With io_uring the data goes past us: results are rewritten when they are fetched, which shows a short read or an
- * error for bytes that did arrive.
+ * With io_uring the data goes past us: results are rewritten when they are fetched, and what is then said not to have
+ * arrived is scribbled over. Completions that are there together are fetched in any order.
  */
 #ifndef TESTS_SUPPORT_FAKE_STORAGE_H
 #define TESTS_SUPPORT_FAKE_STORAGE_H
@@ -19,6 +19,11 @@ struct fake_storage {
     unsigned eagain_percent;  /* of reads return -EAGAIN */
     uint64_t delay_ns;        /* each read takes that much longer */
     uint64_t delay_random_ns; /* and up to that much more */
+    unsigned slow_percent;    /* of reads take slow_ns on top: the long tail of a distribution */
+    uint64_t slow_ns;
+    unsigned reorder_percent; /* of completions of io_uring are overtaken by another; threads overtake by delays */
+    int cold;                 /* cachestat finds nothing in the page cache */
+    uint64_t descriptor_max;  /* the limit of descriptors that the library is told; 0: the real one */
 
     uint64_t fail_begin, fail_end; /* a read that touches these bytes of the file fails; empty range: none */
     const char *fail_path;         /* of this file only; NULL: of any file */

@@ -77,13 +77,13 @@ static void test_few_descriptors(void **state)
     (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     low = before;
-    low.rlim_cur = 100;
+    low.rlim_cur = 50; /* CI also runs this with a hard limit of 64 */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     size_t count = hr_capabilities(entries, CAPACITY);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     const char *detail = find(entries, count, "open_files")->detail;
-    assert_non_null(strstr(detail, "limit 100 "));
-    assert_non_null(strstr(detail, "at most 50 "));
+    assert_non_null(strstr(detail, "limit 50 "));
+    assert_non_null(strstr(detail, "at most 25 "));
     assert_non_null(strstr(detail, "ulimit -n"));
 }
 

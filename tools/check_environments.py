@@ -1,0 +1,171 @@
+"""Runs the tests of loads and of the command where less is allowed than usual, and holds `headrace doctor` and
+`headrace load` to saying so: io_uring forbidden (EPERM) and hidden (ENOSYS) by seccomp, 64 descriptors, and an
+unprivileged user with 8 MiB of locked memory. Nothing of this version locks or registers memory, so that the last
+one has no fallback to name; it holds the library to that.
+
+    check_environments.py BUILD
+
+The last line is "N environments passed, N failed".
+"""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+PROGRAMS = [
+    "test_capability", "test_catalog", "test_dlpack", "test_files", "test_io", "test_load", "test_load_faults",
+    "test_load_slices", "test_load_stop", "test_window",
+]
+SIMULATED_LOADS = 300
+NOBODY = 65534
+LOCKED_BYTES = 8 << 20
+SHARDS = 100
+
+
+def copy_package(name: str, folder: Path) -> None:
+    """An installed Python package without what it depends on, from where everybody can read it."""
+    for file in importlib.metadata.distribution(name).files or []:
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.locate(), folder / file)
+
+
+class Place:
+    """A copy of what runs, readable for everybody, and a checkpoint of many files that belong to us."""
+
+    def __init__(self, folder: Path, build: Path):
+        self.folder, self.build = folder, folder / "build"
+        self.build.mkdir()
+        for name in ["headrace", "no_io_uring", "test_simulator", *PROGRAMS]:
+            shutil.copy(build / name, self.build)
+        shutil.copytree("tests/cli", folder / "tests/cli", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree("docs/man", folder / "docs/man")
+        for name in ["pytest", "pluggy", "iniconfig", "packaging", "pygments"]:
+            copy_package(name, folder / "packages")
+        self.model = folder / "model"
+        self.model.mkdir()
+        header = json.dumps({"t": {"dtype": "U8", "shape": [100_000], "data_offsets": [0, 100_000]}})
+        for i in range(SHARDS):
+            text = header.replace('"t"', f'"t{i}"').encode()
+            (self.model / f"{i:03}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(100_000))
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+
+
+class Environment:
+    """How a program is started there: what stands before its command line, and as whom."""
+
+    def __init__(self, place: Place, name: str, prefix: list[str], user: int | None = None):
+        self.place, self.name, self.prefix = place, name, prefix
+        self.scratch = place.folder / name.replace(" ", "-")
+        self.scratch.mkdir()
+        if user is not None:
+            os.chown(self.scratch, user, user)
+        self.variables = {
+            "PATH": os.environ["PATH"], "TMPDIR": str(self.scratch), "HOME": str(self.scratch),
+            "HEADRACE_BIN": str(place.build / "headrace"), "PYTHONPATH": str(place.folder / "packages"),
+            "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8",
+        }
+
+    def run(self, *arguments: object) -> str:
+        command = [*self.prefix, *map(str, arguments)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, errors="replace",
+                                env=self.variables, cwd=self.scratch)
+        if result.returncode != 0:
+            raise AssertionError(f"{' '.join(command)}: {result.returncode}\n{result.stdout}{result.stderr}"[-6000:])
+        return result.stdout
+
+    def json(self, *arguments: object) -> dict:
+        return json.loads(self.run(self.place.build / "headrace", *arguments, "--json"))
+
+    def capability(self, name: str) -> dict:
+        return next(c for c in self.json("doctor")["capabilities"] if c["name"] == name)
+
+    def load(self) -> dict:
+        report = self.json("load", self.place.model)
+        assert (report["tensors"], report["bytes"]) == (SHARDS, SHARDS * 100_000), report
+        return report
+
+    def run_tests(self) -> None:
+        for name in PROGRAMS:
+            self.run(self.place.build / name)
+        self.run(self.place.build / "test_simulator", 1, SIMULATED_LOADS)
+        self.run("/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
+                 self.place.folder / "tests/cli")
+
+
+def expect_no_uring(environment: Environment, reason: str) -> None:
+    capability, report = environment.capability("io_uring"), environment.load()
+    assert not capability["usable"] and reason in capability["detail"], capability
+    assert report["route"] == "pread" and report["route_reason"].startswith("io_uring is not usable: "), report
+
+
+def expect_forbidden(environment: Environment) -> None:
+    expect_no_uring(environment, "a seccomp profile or security module forbids it")
+
+
+def expect_hidden(environment: Environment) -> None:
+    expect_no_uring(environment, "or a container profile hides it")
+
+
+def expect_few_files(environment: Environment) -> None:
+    assert "limit 64 " in environment.capability("open_files")["detail"]
+    assert "at most 32 files open; a higher limit (ulimit -n) helps" in environment.capability("open_files")["detail"]
+    assert environment.load()["files"] == SHARDS
+
+
+def expect_unprivileged(environment: Environment) -> None:
+    """The checkpoint belongs to another user: recent kernels do not say what the page cache holds of it."""
+    text = environment.run("sh", "-c", "ulimit -l; id -u")
+    assert text.split() == [str(LOCKED_BYTES >> 10), str(os.getuid() or NOBODY)], text
+    capability, report = environment.capability("io_uring"), environment.load()
+    reason = report["route_reason"]
+    if capability["usable"]:
+        assert reason.startswith(("the page cache holds ", "cannot tell what the page cache holds: ")), report
+    else:
+        assert reason.startswith("io_uring is not usable: "), report
+
+
+def environments(place: Place) -> list:
+    """Each with what it must say. Where we are not root, we are the unprivileged user."""
+    no_uring, limit = str(place.build / "no_io_uring"), "prlimit"
+    root = os.getuid() == 0
+    unprivileged = [limit, f"--memlock={LOCKED_BYTES}:{LOCKED_BYTES}"]
+    if root:
+        unprivileged += ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all",
+                         "--bounding-set=-all", "--no-new-privs"]
+    return [
+        (Environment(place, "io_uring forbidden", [no_uring, "EPERM"]), expect_forbidden),
+        (Environment(place, "io_uring hidden", [no_uring, "ENOSYS"]), expect_hidden),
+        (Environment(place, "64 descriptors", [limit, "--nofile=64:64"]), expect_few_files),
+        (Environment(place, "unprivileged", unprivileged, NOBODY if root else None), expect_unprivileged),
+    ]
+
+
+def check(environment: Environment, expect) -> bool:
+    try:
+        expect(environment)
+        environment.run_tests()
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        print(f"{environment.name}: FAILED\n{error}", flush=True)
+        return False
+    print(f"{environment.name}: ok", flush=True)
+    return True
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max_workers=2) as pool:
+        place = Place(Path(folder), Path(sys.argv[1]))
+        verdicts = list(pool.map(lambda pair: check(*pair), environments(place)))
+    print(f"{verdicts.count(True)} environments passed, {verdicts.count(False)} failed")
+    return int(not all(verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
