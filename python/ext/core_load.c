@@ -77,6 +77,26 @@ static int call_begin(struct core_call *call, struct load_object *load)
     return 0;
 }
 
+/* The library's error, caused by what the framework raised when it was asked for memory. Others pass as they are. */
+static void raise_out_of_memory(struct core_call *call, const struct hr_error *err)
+{
+    PyObject *type, *error, *traceback;
+    if (!PyErr_GivenExceptionMatches(call->error_type, PyExc_MemoryError) &&
+        !PyErr_GivenExceptionMatches(call->error_type, PyExc_RuntimeError)) {
+        PyErr_Restore(call->error_type, call->error_value, call->error_traceback);
+        return;
+    }
+    PyErr_NormalizeException(&call->error_type, &call->error_value, &call->error_traceback);
+    core_raise(core_state_of((PyObject *)call->load), err);
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    PyException_SetCause(error, Py_XNewRef(call->error_value));
+    PyErr_Restore(type, error, traceback);
+    Py_XDECREF(call->error_type);
+    Py_XDECREF(call->error_value);
+    Py_XDECREF(call->error_traceback);
+}
+
 /* Takes the lock again. `rc` and `err` are the library's; 0, or -1 with an exception. */
 static int call_end(struct core_call *call, int rc, const struct hr_error *err)
 {
@@ -91,7 +111,9 @@ static int call_end(struct core_call *call, int rc, const struct hr_error *err)
         Py_XDECREF(call->error_traceback);
         return 0;
     }
-    if (call->error_type != NULL)
+    if (rc == HR_EOUT_OF_MEMORY && call->error_type != NULL)
+        raise_out_of_memory(call, err);
+    else if (call->error_type != NULL)
         PyErr_Restore(call->error_type, call->error_value, call->error_traceback);
     else
         core_raise(core_state_of((PyObject *)load), err);
@@ -381,7 +403,7 @@ static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     PyObject *tensors = PyList_New((Py_ssize_t)self->item_count);
     for (size_t i = 0; tensors != NULL && i < self->item_count; i++) {
-        PyObject *tensor = hand_out(self, i);
+        PyObject *tensor = self->places[i] == CORE_HANDED_OUT ? Py_NewRef(Py_None) : hand_out(self, i);
         if (tensor == NULL || PyList_SetItem(tensors, (Py_ssize_t)i, tensor) < 0)
             Py_CLEAR(tensors);
     }
@@ -491,7 +513,7 @@ static PyMethodDef load_methods[] = {
     {"next", load_next, METH_NOARGS,
      "next($self, /)\n--\n\n(index, tensor) of the next item that is ready, or None when all were handed out."},
     {"wait_all", load_wait_all, METH_NOARGS,
-     "wait_all($self, /)\n--\n\nWaits for all items and hands them out as a list."},
+     "wait_all($self, /)\n--\n\nWaits for all items and hands them out; None for those that were."},
     {"cancel", load_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nStops reading; does not block."},
     {"close", load_close, METH_NOARGS,
      "close($self, /)\n--\n\nCancels and frees; when other threads wait, the last of them frees."},
