@@ -260,7 +260,9 @@ static int check_dtypes(struct load_object *self)
     for (size_t i = 0; i < self->item_count; i++) {
         const struct hr_tensor *tensor = core_load_tensor(self, i);
         PyObject *reason = self->maker.reasons[tensor->dtype];
-        if (reason != NULL && self->places[i] != CORE_INTO) {
+        if (self->places[i] == CORE_INTO)
+            continue;
+        if (reason != NULL) {
             core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name, "tensor '%s': %s",
                             tensor->name, PyUnicode_AsUTF8AndSize(reason, NULL));
             return -1;
@@ -327,6 +329,23 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
 
 /* -------------------------------------------------------------------------------------------- handing out */
 
+/* For what the library needed no memory of ours: tensors without elements, and mapped ones, which are copied. */
+static int make_late(struct load_object *self, size_t index)
+{
+    struct hr_view view = {.size = sizeof view};
+    struct hr_error err;
+    void *memory;
+    if (hr_load_view(self->load, index, &view, &err) != 0) {
+        core_raise(core_state_of((PyObject *)self), &err);
+        return -1;
+    }
+    if (core_maker_make(self, index, &memory) < 0)
+        return -1;
+    if (view.bytes > 0)
+        memcpy(memory, view.data, view.bytes);
+    return 0;
+}
+
 static PyObject *hand_out(struct load_object *self, size_t index)
 {
     struct core_state *state = core_state_of((PyObject *)self);
@@ -345,8 +364,7 @@ static PyObject *hand_out(struct load_object *self, size_t index)
             self->places[index] = CORE_HANDED_OUT;
         return tensor;
     }
-    void *memory;
-    if (self->objects[index] == NULL && core_maker_make(self, index, &memory) < 0)
+    if (self->objects[index] == NULL && make_late(self, index) < 0)
         return NULL;
     PyObject *object = self->objects[index];
     self->objects[index] = NULL;

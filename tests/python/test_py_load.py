@@ -380,12 +380,15 @@ def test_wrong_options_are_refused(path, options):
         headrace.load(path, **options)
 
 
-@pytest.mark.parametrize("route", ["auto", "pread", "uring"])
+@pytest.mark.parametrize("route", ["auto", "pread", "uring", "mmap"])
+@pytest.mark.parametrize("framework", ["np", None])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_routes(path, tensors, route, threads):
+def test_routes(path, tensors, route, threads, framework):
     loader = headrace.Loader(route=route, threads=threads, chunk_bytes=1 << 16)
+    names = [name for name in tensors if framework is None or not name.startswith(("F4", "F6"))]
     try:
-        assert_same(headrace.load(path, loader=loader), tensors, tensors)
+        assert_same(headrace.load(path, names, loader=loader, framework=framework), tensors, names)
+        assert_same(dict(headrace.stream(path, names, loader=loader, framework=framework)), tensors, names)
     except headrace.errors.Unsupported as error:
         assert route == "uring"
         pytest.skip(str(error))
