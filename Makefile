@@ -3,16 +3,19 @@
 #   make test        installs what is missing, builds and runs every test; ends with "N passed, N failed"
 #   make frameworks  installs PyTorch and JAX into .venv, much to fetch: tests that need them are skipped without
 #   make lint        formatting, clang-tidy and the rules of the tree; `make format` formats
+#   make fuzz        fuzzes TARGET (header, json, index, slice, plan) for SECONDS
 #   make install     into PREFIX (/usr/local), under DESTDIR; `make uninstall` takes it away again
 #   make wheels      dist/: source distribution and wheels for x86_64 and aarch64, each tried
 #   make setup       only installs what is missing (packages.txt, as root or with sudo)
 BUILD := build
 PYTHON := .venv/bin/python
-CHECKS := format python tidy includes symbols header words clang sanitize abi completions hardening install aarch64 wheels
+# In the order in which CI runs them: the quick ones first.
+CHECKS := format python includes words header symbols abi completions hardening install aarch64 wheels tidy clang \
+          sanitize fuzz
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all setup frameworks package demo test lint format clean $(CHECKS:%=check-%)
+.PHONY: all list-checks setup frameworks package demo test fuzz lint format clean $(CHECKS:%=check-%)
 
 # ninja when it is there, else make; decided once per build folder, at its first configuration.
 GENERATOR = $(if $(shell command -v ninja),-G Ninja)
@@ -52,6 +55,9 @@ test: setup
 	@$(PYTHON) tools/run_tests.py $(BUILD)
 
 # ---------------------------------------------------------------------------------------------------- checks
+list-checks:
+	@echo $(CHECKS)
+
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp')
 
 lint: check-format check-python check-tidy check-includes check-words
@@ -92,6 +98,15 @@ check-sanitize:
 	@$(call configure,build-asan,-DHEADRACE_SANITIZE=ON -DHEADRACE_TESTS=ON)
 	@$(call build,build-asan)
 	@ctest --test-dir build-asan --output-on-failure --no-tests=error
+
+# A minute in all; long runs: make fuzz TARGET=header SECONDS=3600.
+check-fuzz:
+	@for target in header json index slice plan; do tools/fuzz.sh $$target 12 || exit 1; done
+
+TARGET ?= header
+SECONDS ?= 60
+fuzz:
+	@tools/fuzz.sh $(TARGET) $(SECONDS)
 
 include tools/package.mk
 

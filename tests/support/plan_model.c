@@ -118,11 +118,11 @@ static int stream_bits(struct stream *stream, uint64_t at, uint64_t bit, uint32_
 static int stream_make(const struct hr_tensor *tensor, const struct hr_item *item, struct stream *ret_stream)
 {
     uint64_t count = 1;
-    uint64_t index[HR_RANK_MAX + 1] = {0};
+    uint64_t index[HR_RANK_MAX + 1] = {0}, extents[HR_RANK_MAX + 1];
     uint32_t bits = hr_dtype_bits(tensor->dtype);
     int code = 0;
     for (uint32_t d = 0; d < tensor->rank; d++)
-        count *= slice_count(tensor, item, d);
+        count *= extents[d] = slice_count(tensor, item, d);
     struct stream stream = {.bytes = count * bits / 8};
     stream.source = malloc(stream.bytes * 8 + 1);
     stream.target = malloc(stream.bytes * 8 + 1);
@@ -138,7 +138,7 @@ static int stream_make(const struct hr_tensor *tensor, const struct hr_item *ite
             stream.target[n * bits / 8 + i] = item->into_strides ? target + i : (int64_t)(n * bits / 8 + i);
         }
         for (uint32_t d = tensor->rank; d-- > 0;) {
-            if (++index[d] < slice_count(tensor, item, d))
+            if (++index[d] < extents[d])
                 break;
             index[d] = 0;
         }
