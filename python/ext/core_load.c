@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define PROGRESS_NS 50000000u
+#define TURN_COUNT 1024 /* tensors that are handed out before other Python threads get a turn */
 
 static _Thread_local struct core_call *current_call;
 
@@ -77,6 +78,26 @@ static int call_begin(struct core_call *call, struct load_object *load)
     return 0;
 }
 
+/* The library's error, caused by what the framework raised when it was asked for memory. Others pass as they are. */
+static void raise_out_of_memory(struct core_call *call, const struct hr_error *err)
+{
+    PyObject *type, *error, *traceback;
+    if (!PyErr_GivenExceptionMatches(call->error_type, PyExc_MemoryError) &&
+        !PyErr_GivenExceptionMatches(call->error_type, PyExc_RuntimeError)) {
+        PyErr_Restore(call->error_type, call->error_value, call->error_traceback);
+        return;
+    }
+    PyErr_NormalizeException(&call->error_type, &call->error_value, &call->error_traceback);
+    core_raise(core_state_of((PyObject *)call->load), err);
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    PyException_SetCause(error, Py_XNewRef(call->error_value));
+    PyErr_Restore(type, error, traceback);
+    Py_XDECREF(call->error_type);
+    Py_XDECREF(call->error_value);
+    Py_XDECREF(call->error_traceback);
+}
+
 /* Takes the lock again. `rc` and `err` are the library's; 0, or -1 with an exception. */
 static int call_end(struct core_call *call, int rc, const struct hr_error *err)
 {
@@ -91,7 +112,9 @@ static int call_end(struct core_call *call, int rc, const struct hr_error *err)
         Py_XDECREF(call->error_traceback);
         return 0;
     }
-    if (call->error_type != NULL)
+    if (rc == HR_EOUT_OF_MEMORY && call->error_type != NULL)
+        raise_out_of_memory(call, err);
+    else if (call->error_type != NULL)
         PyErr_Restore(call->error_type, call->error_value, call->error_traceback);
     else
         core_raise(core_state_of((PyObject *)load), err);
@@ -237,7 +260,9 @@ static int check_dtypes(struct load_object *self)
     for (size_t i = 0; i < self->item_count; i++) {
         const struct hr_tensor *tensor = core_load_tensor(self, i);
         PyObject *reason = self->maker.reasons[tensor->dtype];
-        if (reason != NULL && self->places[i] != CORE_INTO) {
+        if (self->places[i] == CORE_INTO)
+            continue;
+        if (reason != NULL) {
             core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name, "tensor '%s': %s",
                             tensor->name, PyUnicode_AsUTF8AndSize(reason, NULL));
             return -1;
@@ -304,6 +329,23 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
 
 /* -------------------------------------------------------------------------------------------- handing out */
 
+/* For what the library needed no memory of ours: tensors without elements, and mapped ones, which are copied. */
+static int make_late(struct load_object *self, size_t index)
+{
+    struct hr_view view = {.size = sizeof view};
+    struct hr_error err;
+    void *memory;
+    if (hr_load_view(self->load, index, &view, &err) != 0) {
+        core_raise(core_state_of((PyObject *)self), &err);
+        return -1;
+    }
+    if (core_maker_make(self, index, &memory) < 0)
+        return -1;
+    if (view.bytes > 0)
+        memcpy(memory, view.data, view.bytes);
+    return 0;
+}
+
 static PyObject *hand_out(struct load_object *self, size_t index)
 {
     struct core_state *state = core_state_of((PyObject *)self);
@@ -322,8 +364,7 @@ static PyObject *hand_out(struct load_object *self, size_t index)
             self->places[index] = CORE_HANDED_OUT;
         return tensor;
     }
-    void *memory;
-    if (self->objects[index] == NULL && core_maker_make(self, index, &memory) < 0)
+    if (self->objects[index] == NULL && make_late(self, index) < 0)
         return NULL;
     PyObject *object = self->objects[index];
     self->objects[index] = NULL;
@@ -369,6 +410,11 @@ static PyObject *load_next(PyObject *object, PyObject *Py_UNUSED(ignored))
     return tensor == NULL ? NULL : Py_BuildValue("(nN)", (Py_ssize_t)index, tensor);
 }
 
+static void give_others_a_turn(void)
+{
+    PyEval_RestoreThread(PyEval_SaveThread());
+}
+
 static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     struct load_object *self = load_of(object);
@@ -381,7 +427,9 @@ static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     PyObject *tensors = PyList_New((Py_ssize_t)self->item_count);
     for (size_t i = 0; tensors != NULL && i < self->item_count; i++) {
-        PyObject *tensor = hand_out(self, i);
+        if (i % TURN_COUNT == TURN_COUNT - 1)
+            give_others_a_turn();
+        PyObject *tensor = self->places[i] == CORE_HANDED_OUT ? Py_NewRef(Py_None) : hand_out(self, i);
         if (tensor == NULL || PyList_SetItem(tensors, (Py_ssize_t)i, tensor) < 0)
             Py_CLEAR(tensors);
     }
@@ -491,7 +539,7 @@ static PyMethodDef load_methods[] = {
     {"next", load_next, METH_NOARGS,
      "next($self, /)\n--\n\n(index, tensor) of the next item that is ready, or None when all were handed out."},
     {"wait_all", load_wait_all, METH_NOARGS,
-     "wait_all($self, /)\n--\n\nWaits for all items and hands them out as a list."},
+     "wait_all($self, /)\n--\n\nWaits for all items and hands them out; None for those that were."},
     {"cancel", load_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nStops reading; does not block."},
     {"close", load_close, METH_NOARGS,
      "close($self, /)\n--\n\nCancels and frees; when other threads wait, the last of them frees."},

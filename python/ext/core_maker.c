@@ -155,7 +155,10 @@ int core_maker_make(struct load_object *load, size_t index, void **ret_memory)
     return address_of(&load->maker, load->objects[index], ret_memory);
 }
 
-/* The small items behind `index` are likely asked for next. What cannot be made now fails when it is. */
+/*
+ * The small items behind `index` are likely asked for next; they may exceed the window by BATCH_BYTES_MAX. What
+ * cannot be made now fails when it is asked for.
+ */
 static void make_ahead(struct load_object *load, size_t index, uint64_t bytes)
 {
     for (size_t count = 1; count < BATCH_COUNT_MAX && ++index < load->item_count; count++) {

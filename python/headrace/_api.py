@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import _hub, errors
+from . import _hub, _options, errors
 from ._begin import take_over
 from ._checkpoint import Checkpoint, open_core
 from ._job import Job
@@ -36,7 +36,8 @@ def open(
     (InvalidOffset, ShardMissing, NotSafetensors, ...) with .file, .tensor and .offset.
     """
     begun = take_over(source, revision, strict, allow_trailing)
-    return Checkpoint(*(begun or open_core(source, revision, strict, allow_trailing, threads)))
+    thread_count = _options.checked_number("threads=", threads, 0xFFFFFFFF)
+    return Checkpoint(*(begun or open_core(source, revision, strict, allow_trailing, thread_count)))
 
 
 def start(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> Job:

@@ -68,8 +68,17 @@ ALIASES = {name.lower(): code for table in (TORCH, NUMPY, ML_DTYPES) for code, n
 RAW = "framework=None gives a headrace.Tensor, whose buffer protocol gives the raw bytes"
 
 
+_known: dict[Any, str | None] = {}
+
+
 def name_of(dtype: Any) -> str | None:
     """The format's name of `dtype` ("BF16", "bfloat16", torch.bfloat16, numpy.dtype(...)), or None."""
+    if dtype not in _known:
+        _known[dtype] = _name_of(dtype)
+    return _known[dtype]
+
+
+def _name_of(dtype: Any) -> str | None:
     text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return text.upper() if text.upper() in BITS else ALIASES.get(text.lower())
 

@@ -167,11 +167,13 @@ class Job:
             self.close()
 
     def wait(self) -> dict[str, Any]:
-        """Waits for all tensors and hands them out as {name: tensor}; no window bounds this call."""
+        """Waits for all tensors and hands out those that were not yet: {name: tensor}. No window bounds this call."""
+        convert, names = self._framework.convert, self.names()
         tensors = self._load.wait_all()
-        if self._framework.convert is not None:
-            tensors = list(map(self._framework.convert, tensors))
-        result = dict(zip(self.names(), tensors))
+        if convert is None:
+            result = {name: tensor for name, tensor in zip(names, tensors) if tensor is not None}
+        else:
+            result = {name: convert(tensor) for name, tensor in zip(names, tensors) if tensor is not None}
         self.close()
         return result
 

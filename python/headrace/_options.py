@@ -55,13 +55,16 @@ class Loader:
 
 def number_option(name: str, value: int | None, most: int = 2**64 - 1) -> int:
     """`value`, else HEADRACE_<NAME>, else 0, which is the library's default."""
-    where = f"{name}="
-    number: int | str | None = value
-    if value is None:
-        where = f"HEADRACE_{name.upper()}"
-        number = os.environ.get(where) or 0
+    if value is not None:
+        return checked_number(f"{name}=", value, most)
+    variable = f"HEADRACE_{name.upper()}"
+    return checked_number(variable, os.environ.get(variable) or 0, most)
+
+
+def checked_number(where: str, number: int | str, most: int) -> int:
+    """`number` between 0 and `most`; `where` it comes from is for the error."""
     try:
-        result = int(number)  # type: ignore[arg-type]
+        result = int(number)
     except (TypeError, ValueError):
         raise errors.make("InvalidArgument", f"{where}: {number!r} is not a whole number") from None
     if not 0 <= result <= most:

@@ -14,9 +14,11 @@ from types import ModuleType
 from typing import Any, Protocol, Union
 
 from . import _core, _dtypes, _frameworks, _request, errors
+from ._begin import identity
 from ._checkpoint import Checkpoint, TensorInfo
 
 BACKENDS = ("mmap", "pread")
+SMALL_BYTES = 4 << 20
 
 
 class Reader(Protocol):
@@ -59,9 +61,10 @@ class safe_open:  # noqa: N801 (the original's name)
         if backend not in BACKENDS:
             raise errors.make("InvalidArgument", f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')
         _frameworks.check_device(device)
-        path = os.fspath(filename)
+        path = os.fsdecode(filename)
         if os.path.isdir(path):
             raise errors.make("NotARegularFile", f"{path} is a folder; safe_open takes one file", file=path)
+        before = identity(path) if os.path.exists(path) else None
         checkpoint = Checkpoint(_core.open([os.fsencode(path)], 1, 0, 1), path)
         chosen = _frameworks.find(framework)
         reader: Reader
@@ -71,6 +74,8 @@ class safe_open:  # noqa: N801 (the original's name)
             reader = _TorchMapping(checkpoint, path)
         else:
             reader = _BufferMapping(path, chosen)
+        if before != identity(path):
+            raise errors.make("FileChanged", f"{path}: the file was replaced while it was opened", file=path)
         self._opened: tuple[Checkpoint, Reader] | None = checkpoint, reader
 
     def _open(self) -> tuple[Checkpoint, Reader]:
@@ -225,18 +230,21 @@ class _BufferMapping:
 
 
 class _EagerReader:
-    """Reads through the engine: one tensor on the asking thread, all of them with all threads."""
+    """Reads through the engine: a small tensor on the asking thread, else with all threads."""
 
     def __init__(self, checkpoint: Checkpoint, framework: _frameworks.Framework) -> None:
         self._checkpoint = checkpoint
         self._framework = framework.name
 
     def whole(self, info: TensorInfo) -> Any:
-        return self._checkpoint.load([info.name], framework=self._framework)[info.name]
+        return self._read(info, None)
 
     def part(self, info: TensorInfo, index: Any) -> Any:
-        loaded = self._checkpoint.load([info.name], framework=self._framework, slices={info.name: index})
-        return loaded[info.name]
+        return self._read(info, {info.name: index})
+
+    def _read(self, info: TensorInfo, slices: dict[str, Any] | None) -> Any:
+        lazy = info.nbytes < SMALL_BYTES
+        return self._checkpoint.load([info.name], framework=self._framework, slices=slices, lazy=lazy)[info.name]
 
     def all(self, checkpoint: Checkpoint) -> dict[str, Any]:
         return checkpoint.load(framework=self._framework)

@@ -66,6 +66,7 @@ WAYS = {
     "stream, by name": lambda path, **options: dict(headrace.stream(path, order="name", **options)),
     "stream, file order": lambda path, **options: dict(headrace.stream(path, order="file", **options)),
     "small window": lambda path, **options: dict(headrace.stream(path, window_bytes=1, **options)),
+    "lazy, as it comes": lambda path, **options: dict(headrace.stream(path, lazy=True, **options)),
     "lazy": lambda path, **options: dict(headrace.stream(path, lazy=True, order="file", **options)),
     "wait": lambda path, **options: headrace.start(path, **options).wait(),
     "futures": lambda path, **options: by_futures(headrace.start(path, **options)),
@@ -154,7 +155,7 @@ def test_each_tensor_is_handed_out_once(path):
         assert job.get("I8.257") is future.result()
         with pytest.raises(KeyError):
             job.get("nobody")
-        assert len(dict(job)) == len(job) - 2
+        assert len(job.wait()) == len(job) - 2
 
 
 def test_many_threads_take_from_one_job(path, tensors):
@@ -343,6 +344,20 @@ def test_into_unknown_name(path):
 # -------------------------------------------------------------------------------------------------- everything else
 
 
+@pytest.mark.parametrize("framework", [*WITH_TORCH, "np", None])
+def test_out_of_memory_names_the_tensor(tmp_path, framework):
+    header = b'{"huge":{"dtype":"U8","shape":[4398046511104],"data_offsets":[0,4398046511104]}}'
+    path = tmp_path / "huge.safetensors"
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + (4 << 40))
+    with pytest.raises(MemoryError) as caught:
+        headrace.load(path, framework=framework)
+    assert isinstance(caught.value, headrace.errors.OutOfMemory) and "4398046511104" in str(caught.value)
+    if framework is not None:  # then it is one tensor's memory, and the framework said why
+        assert caught.value.tensor == "huge" and caught.value.__cause__ is not None
+
+
 @needs_torch
 def test_a_default_device_does_not_reach_the_destinations(path, tensors):
     with torch.device("meta"):
@@ -365,12 +380,15 @@ def test_wrong_options_are_refused(path, options):
         headrace.load(path, **options)
 
 
-@pytest.mark.parametrize("route", ["auto", "pread", "uring"])
+@pytest.mark.parametrize("route", ["auto", "pread", "uring", "mmap"])
+@pytest.mark.parametrize("framework", ["np", None])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_routes(path, tensors, route, threads):
+def test_routes(path, tensors, route, threads, framework):
     loader = headrace.Loader(route=route, threads=threads, chunk_bytes=1 << 16)
+    names = [name for name in tensors if framework is None or not name.startswith(("F4", "F6"))]
     try:
-        assert_same(headrace.load(path, loader=loader), tensors, tensors)
+        assert_same(headrace.load(path, names, loader=loader, framework=framework), tensors, names)
+        assert_same(dict(headrace.stream(path, names, loader=loader, framework=framework)), tensors, names)
     except headrace.errors.Unsupported as error:
         assert route == "uring"
         pytest.skip(str(error))
