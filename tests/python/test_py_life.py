@@ -54,9 +54,16 @@ def start_python(program: str, *arguments: object, **environment: str) -> subpro
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+def finish(process: subprocess.Popen, seconds: float) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+
+
 def run_python(program: str, *arguments: object, seconds: float = 60, **environment: str) -> str:
     process = start_python(program, *arguments, **environment)
-    out, err = process.communicate(timeout=seconds)
+    out, err = finish(process, seconds)
     assert process.returncode == 0 and err == "", (process.returncode, out, err)
     return out
 
@@ -140,8 +147,9 @@ def read_plainly(path):
 )
 def test_ctrl_c_ends_a_wait(slow, wait):
     program = f"""
-        import sys, headrace
+        import signal, sys, headrace
         path = sys.argv[1]
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         print("ready", flush=True)
         try:
             {wait}
@@ -155,7 +163,7 @@ def test_ctrl_c_ends_a_wait(slow, wait):
     time.sleep(0.3)
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = finish(process, 30)
     assert (process.returncode, out, err) == (0, "interrupted\n", "")
     assert time.monotonic() - begin < 2
 
