@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/grow.h"
 #include "base/limits.h"
 #include "base/sys.h"
 #include "catalog/file_open.h"
@@ -26,14 +27,11 @@ static int ends_with(const char *text, size_t size, const char *suffix)
 
 static int path_append(struct hr_paths *paths, size_t *capacity, char *path, struct hr_error *err)
 {
-    if (paths->file_count == *capacity) {
-        size_t grown = *capacity * 2 + 16;
-        void *memory = hr_sys->resize(paths->files, grown * sizeof *paths->files);
-        if (!memory)
-            return hr_fail_memory(err, grown * sizeof *paths->files, "a list of files");
-        paths->files = memory;
-        *capacity = grown;
-    }
+    void *files = paths->files;
+    int result = hr_grow(&files, capacity, paths->file_count, sizeof *paths->files, "a list of files", err);
+    paths->files = files;
+    if (result)
+        return result;
     paths->files[paths->file_count++] = (struct hr_json_string){path, strlen(path)};
     return 0;
 }

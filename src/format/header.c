@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/limits.h"
 #include "base/sys.h"
 #include "base/utf8.h"
@@ -45,19 +46,6 @@ int hr_header_length(const unsigned char *prefix, size_t prefix_size, uint64_t f
     return 0;
 }
 
-int hr_header_grow(void **array, size_t *capacity, size_t count, size_t element_bytes, struct hr_error *err)
-{
-    if (count < *capacity)
-        return 0;
-    size_t grown = *capacity + *capacity / 2 + 16;
-    void *memory = hr_sys->resize(*array, grown * element_bytes);
-    if (!memory)
-        return hr_fail_memory(err, grown * element_bytes, "a header");
-    *array = memory;
-    *capacity = grown;
-    return 0;
-}
-
 static int metadata_pairs_read(struct hr_header_build *build)
 {
     struct hr_json *json = &build->json;
@@ -69,8 +57,8 @@ static int metadata_pairs_read(struct hr_header_build *build)
         if (!result)
             result = hr_json_text(json, &value, "a string as the value of a __metadata__ key");
         if (!result)
-            result = hr_header_grow((void **)&header->metadata, &build->metadata_capacity, header->metadata_count,
-                                    sizeof *header->metadata, build->err);
+            result = hr_grow((void **)&header->metadata, &build->metadata_capacity, header->metadata_count,
+                             sizeof *header->metadata, "a header", build->err);
         if (!result)
             header->metadata[header->metadata_count++] =
                 (struct hr_metadata_pair){key.bytes, key.size, value.bytes, value.size};

@@ -22,8 +22,6 @@ struct hr_header_build {
     struct hr_error *err;
 };
 
-/* Makes room for one element more; *array and *capacity grow together. */
-int hr_header_grow(void **array, size_t *capacity, size_t count, size_t element_bytes, struct hr_error *err);
 /* Reads the value of a tensor's key and appends the tensor. */
 int hr_header_read_tensor(struct hr_header_build *build, const struct hr_json_string *name);
 /* All that follows the JSON: shapes attached, duplicates, order, rules 5 to 7. */

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/sort.h"
 #include "base/sys.h"
 
 static unsigned long long ull(uint64_t value)
@@ -65,45 +66,11 @@ static int duplicates_settle(struct hr_header_build *build)
     return 0;
 }
 
-struct sort_key {
-    uint64_t begin, end;
-    size_t index;
-};
-
-/* Merges two sorted runs; of equals the left one goes first. */
-static void runs_merge(const struct sort_key *left, const struct sort_key *middle, const struct sort_key *right_end,
-                       struct sort_key *out)
-{
-    const struct sort_key *right = middle;
-    while (left < middle && right < right_end) {
-        int is_right = right->begin < left->begin || (right->begin == left->begin && right->end < left->end);
-        *out++ = is_right ? *right++ : *left++;
-    }
-    memcpy(out, left, (size_t)(middle - left) * sizeof *out);
-    memcpy(out + (middle - left), right, (size_t)(right_end - right) * sizeof *out);
-}
-
-/* Stable; `spare` has room for as many. Returns whichever of the two holds the result. */
-static struct sort_key *keys_sort(struct sort_key *keys, struct sort_key *spare, size_t count)
-{
-    for (size_t width = 1; width < count; width *= 2) {
-        for (size_t start = 0; start < count; start += 2 * width) {
-            size_t middle = start + width < count ? start + width : count;
-            size_t end = middle + width < count ? middle + width : count;
-            runs_merge(keys + start, keys + middle, keys + end, spare + start);
-        }
-        struct sort_key *sorted = spare;
-        spare = keys;
-        keys = sorted;
-    }
-    return keys;
-}
-
 static int tensors_sort(struct hr_header_build *build)
 {
     struct hr_header *header = &build->header;
     size_t count = header->tensor_count, later, earlier = 0;
-    struct sort_key *keys = hr_alloc_array(2 * count, sizeof *keys);
+    struct hr_sort_key *keys = hr_alloc_array(2 * count, sizeof *keys);
     struct hr_tensor *tensors = hr_alloc_array(count, sizeof *tensors);
     uint64_t *hashes = hr_alloc_array(count, sizeof *hashes);
     if (!keys || !tensors || !hashes) {
@@ -113,8 +80,8 @@ static int tensors_sort(struct hr_header_build *build)
         return hr_fail_memory(build->err, count * (2 * sizeof *keys + sizeof *tensors), "sorting a header's tensors");
     }
     for (size_t i = 0; i < count; i++)
-        keys[i] = (struct sort_key){header->tensors[i].offset, header->tensors[i].size, i};
-    const struct sort_key *sorted = keys_sort(keys, keys + count, count);
+        keys[i] = (struct hr_sort_key){header->tensors[i].offset, header->tensors[i].size, i};
+    const struct hr_sort_key *sorted = hr_sort_keys(keys, count);
     for (size_t i = 0; i < count; i++) {
         tensors[i] = header->tensors[sorted[i].index];
         hashes[i] = header->hashes[sorted[i].index];

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/limits.h"
 
 enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4, HAS_ALL = 7 };
@@ -32,8 +33,8 @@ static const char *pass(const char *at, const char *end, const char *expected, s
 static int shape_append(struct hr_header_build *build, uint64_t extent)
 {
     if (build->shape_count == build->shape_capacity) {
-        int result = hr_header_grow((void **)&build->header.shapes, &build->shape_capacity, build->shape_count,
-                                    sizeof *build->header.shapes, build->err);
+        int result = hr_grow((void **)&build->header.shapes, &build->shape_capacity, build->shape_count,
+                             sizeof *build->header.shapes, "a header", build->err);
         if (result)
             return result;
     }
@@ -229,11 +230,11 @@ int hr_header_read_tensor(struct hr_header_build *build, const struct hr_json_st
     struct hr_header *header = &build->header;
     if (header->tensor_count == build->tensor_capacity) {
         size_t hash_capacity = build->tensor_capacity;
-        int result = hr_header_grow((void **)&header->hashes, &hash_capacity, header->tensor_count,
-                                    sizeof *header->hashes, build->err);
+        int result = hr_grow((void **)&header->hashes, &hash_capacity, header->tensor_count, sizeof *header->hashes,
+                             "a header", build->err);
         if (!result)
-            result = hr_header_grow((void **)&header->tensors, &build->tensor_capacity, header->tensor_count,
-                                    sizeof *header->tensors, build->err);
+            result = hr_grow((void **)&header->tensors, &build->tensor_capacity, header->tensor_count,
+                             sizeof *header->tensors, "a header", build->err);
         if (result)
             return result;
     }

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/limits.h"
 #include "base/sys.h"
 #include "base/utf8.h"
@@ -20,19 +21,6 @@ struct build {
     uint64_t seed;
     struct hr_error *err;
 };
-
-static int grow(struct build *build, void **array, size_t *capacity, size_t count, size_t element_bytes)
-{
-    if (count < *capacity)
-        return 0;
-    size_t grown = *capacity + *capacity / 2 + 64;
-    void *memory = hr_sys->resize(*array, grown * element_bytes);
-    if (!memory)
-        return hr_fail_memory(build->err, grown * element_bytes, "an index");
-    *array = memory;
-    *capacity = grown;
-    return 0;
-}
 
 /* Why a file name leaves the index's folder, or NULL. */
 static const char *escape_reason(const char *name, size_t size)
@@ -79,10 +67,11 @@ static int file_find_or_add(struct build *build, const struct hr_json_string *na
     }
     int result = file_name_check(build, name);
     if (!result)
-        result = grow(build, (void **)&index->files, &build->file_capacity, index->file_count, sizeof *index->files);
+        result = hr_grow((void **)&index->files, &build->file_capacity, index->file_count, sizeof *index->files,
+                         "an index", build->err);
     if (!result)
-        result = grow(build, (void **)&build->file_hashes, &build->file_hash_capacity, index->file_count,
-                      sizeof *build->file_hashes);
+        result = hr_grow((void **)&build->file_hashes, &build->file_hash_capacity, index->file_count,
+                         sizeof *build->file_hashes, "an index", build->err);
     if (result)
         return result;
     index->files[index->file_count] = (struct hr_index_file){name->bytes, name->size, index->file_count};
@@ -105,11 +94,10 @@ static int entry_read(struct build *build)
     if (!result)
         result = file_find_or_add(build, &file, &place);
     if (!result)
-        result =
-            grow(build, (void **)&index->entries, &build->entry_capacity, index->entry_count, sizeof *index->entries);
-    if (result) {
+        result = hr_grow((void **)&index->entries, &build->entry_capacity, index->entry_count, sizeof *index->entries,
+                         "an index", build->err);
+    if (result)
         return result;
-    }
     index->entries[index->entry_count++] = (struct hr_index_entry){name.bytes, name.size, place};
     return 0;
 }

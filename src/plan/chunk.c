@@ -8,7 +8,7 @@
 #include "plan/chunk.h"
 
 #include "base/error.h"
-#include "base/sys.h"
+#include "base/grow.h"
 
 struct builder {
     struct hr_plan *plan;
@@ -166,23 +166,6 @@ static uint64_t piece_end(const struct builder *b, const struct hr_plan_item *it
     return begin + cut_in_run(place, place_end, chunk_bytes, b->is_open ? place : place_end) - place;
 }
 
-static int grow(void **array, size_t *capacity, size_t count, size_t element_bytes, const char *what,
-                struct hr_error *err)
-{
-    if (count < *capacity)
-        return 0;
-    size_t wanted = *capacity ? *capacity * 2 : 64;
-    size_t bytes;
-    void *larger = NULL;
-    if (!__builtin_mul_overflow(wanted, element_bytes, &bytes))
-        larger = hr_sys->resize(*array, bytes);
-    if (!larger)
-        return hr_fail_memory(err, (uint64_t)wanted * element_bytes, what);
-    *array = larger;
-    *capacity = wanted;
-    return 0;
-}
-
 /* Closes the open chunk, if there is one, and adds what it reads to the plan's sums. */
 static void chunk_close(struct builder *b)
 {
@@ -201,7 +184,7 @@ static int chunk_open(struct builder *b, const struct hr_plan_item *item, uint64
 {
     struct hr_plan *plan = b->plan;
     void *chunks = plan->chunks;
-    int code = grow(&chunks, &b->chunk_capacity, plan->chunk_count, sizeof *plan->chunks, "chunks", err);
+    int code = hr_grow(&chunks, &b->chunk_capacity, plan->chunk_count, sizeof *plan->chunks, "chunks", err);
     plan->chunks = chunks;
     if (code)
         return code;
@@ -225,7 +208,7 @@ static int piece_add(struct builder *b, size_t item_index, uint64_t begin, uint6
     struct hr_plan_item *item = &plan->items[item_index];
     uint64_t source = stream_source(item, begin);
     void *pieces = plan->pieces;
-    int code = grow(&pieces, &b->piece_capacity, plan->piece_count, sizeof *plan->pieces, "pieces", err);
+    int code = hr_grow(&pieces, &b->piece_capacity, plan->piece_count, sizeof *plan->pieces, "pieces", err);
     plan->pieces = pieces;
     if (!code && !b->is_open)
         code = chunk_open(b, item, source, err);

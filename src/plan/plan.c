@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "base/sys.h"
 #include "plan/chunk.h"
 #include "plan/geometry.h"
@@ -136,40 +137,6 @@ static int items_make(struct hr_plan *plan, const struct request *request, struc
     return 0;
 }
 
-/* What the plan's order goes by. */
-struct order_key {
-    size_t file_index;
-    uint64_t source_offset;
-    size_t item_index;
-};
-
-static int key_before(const struct order_key *a, const struct order_key *b)
-{
-    if (a->file_index != b->file_index)
-        return a->file_index < b->file_index;
-    if (a->source_offset != b->source_offset)
-        return a->source_offset < b->source_offset;
-    return a->item_index < b->item_index;
-}
-
-/* Bottom-up merge sort: qsort() may allocate behind the seam. Returns the half that holds the result. */
-static struct order_key *keys_sort(struct order_key *keys, struct order_key *spare, size_t count)
-{
-    for (size_t width = 1; width < count; width *= 2) {
-        for (size_t begin = 0; begin < count; begin += 2 * width) {
-            size_t middle = begin + width < count ? begin + width : count;
-            size_t end = begin + 2 * width < count ? begin + 2 * width : count;
-            size_t a = begin, b = middle;
-            for (size_t i = begin; i < end; i++)
-                spare[i] = a < middle && (b == end || key_before(&keys[a], &keys[b])) ? keys[a++] : keys[b++];
-        }
-        struct order_key *sorted = spare;
-        spare = keys;
-        keys = sorted;
-    }
-    return keys;
-}
-
 static int order_make(struct hr_plan *plan, struct hr_error *err)
 {
     size_t count = plan->item_count;
@@ -183,14 +150,14 @@ static int order_make(struct hr_plan *plan, struct hr_error *err)
     }
     if (is_sorted)
         return 0;
-    struct order_key *keys = hr_alloc_array(count, 2 * sizeof *keys);
+    struct hr_sort_key *keys = hr_alloc_array(count, 2 * sizeof *keys);
     if (!keys)
         return hr_fail_memory(err, (uint64_t)count * 2 * sizeof *keys, "the order of a plan");
     for (size_t i = 0; i < count; i++)
-        keys[i] = (struct order_key){plan->items[i].file_index, plan->items[i].source_offset, i};
-    const struct order_key *sorted = keys_sort(keys, keys + count, count);
+        keys[i] = (struct hr_sort_key){plan->items[i].file_index, plan->items[i].source_offset, i};
+    const struct hr_sort_key *sorted = hr_sort_keys(keys, count);
     for (size_t i = 0; i < count; i++)
-        plan->order[i] = sorted[i].item_index;
+        plan->order[i] = sorted[i].index;
     hr_free(keys);
     return 0;
 }

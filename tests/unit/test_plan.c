@@ -209,7 +209,8 @@ static void test_ways(void **state)
         {1000, 1026, 0, 1, 1, HR_WAY_DIRECT},     /* a gap of 1025: only what is needed is read */
         {1000, 1024, 0, 600, 1, HR_WAY_STAGED},   /* over-read below what is needed */
         {1000, 1600, 0, 600, 1, HR_WAY_DIRECT},   /* over-read above what is needed, and runs not short */
-        {1000, 5000, 0, 4096, 1, HR_WAY_DIRECT},  /* long runs */
+        {1000, 9000, 0, 8191, 1, HR_WAY_STAGED},  /* runs that are not long */
+        {1000, 9000, 0, 8192, 1, HR_WAY_DIRECT},  /* long runs */
         {1000, 16384, 0, 8192, 2, HR_WAY_STAGED}, /* blocks of 8191 bytes, 8193 apart */
         {1000, 16384, 0, 2000, 2, HR_WAY_DIRECT}, /* small blocks far apart */
         {10, 1 << 20, 0, 2000, 2, HR_WAY_DIRECT}, /* the same, very far apart */
