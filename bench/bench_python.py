@@ -1,6 +1,6 @@
 """What Python adds to a load: time per tensor above the framework's own `empty`, on many small tensors.
 
-    python bench/bench_python.py [--tensors 20000] [--elements 64] [--runs 7]
+    python bench/bench_python.py [--tensors 20000] [--elements 64] [--runs 7] [--json FILE]
 
 Writes a checkpoint of its own into a temporary folder (page cache warm). For every way to load it prints the best and
 the median time a tensor, what making as many empty tensors costs alone, and the difference. The goal is 5
@@ -48,8 +48,16 @@ def microseconds_each(call: Callable[[], object], count: int, runs: int) -> list
     return sorted(times[1:])
 
 
+#: What was shown: microseconds a tensor.
+shown: list[dict[str, object]] = []
+
+
 def show(label: str, times: list[float], base: float = 0.0) -> None:
     best, median = times[0], statistics.median(times)
+    row: dict[str, object] = {"what": label, "best_us": round(best, 3), "median_us": round(median, 3)}
+    if base:
+        row["above_framework_us"] = round(median - base, 3)
+    shown.append(row)
     above = f"   above the framework: {median - base:6.2f}" if base else ""
     print(f"{label:34} best {best:7.2f}   median {median:7.2f}{above}   us/tensor")
 
@@ -79,6 +87,7 @@ def main() -> None:
     parser.add_argument("--tensors", type=int, default=20000)
     parser.add_argument("--elements", type=int, default=64)
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     count = options.tensors
     makers: dict[str, Callable[[], object]] = {}
@@ -102,6 +111,9 @@ def main() -> None:
             show("load, no framework", microseconds_each(checkpoint.load, count, options.runs))
             for name, make in makers.items():
                 compare(checkpoint, name, make, options.runs)
+    if options.json:
+        result = {"tensors": count, "bytes_each": options.elements * 4, "runs": options.runs, "rows": shown}
+        options.json.write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

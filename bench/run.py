@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Run the benchmarks and keep what they say, with the machine that said it.
 
-usage: run.py NAME [--build DIR] [--gib N] [--pairs N] [--scratch DIR] [--out DIR] [--skip-header]
+usage: run.py NAME [--build DIR] [--gib N] [--pairs N] [--scratch DIR] [--out DIR] [--skip header|host|python ...]
 
 Writes OUT/NAME.json (default bench/results): date, machine, and the JSON of each benchmark. Host memory is touched
 before anything is timed, because memory of virtual machines may grow on first touch. The header benchmark needs the
-safetensors package in the Python that runs this.
+safetensors package in the Python that runs this, the Python benchmark needs headrace there.
 """
 import argparse
 import datetime
@@ -56,19 +56,21 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--scratch", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--skip-header", action="store_true")
+    parser.add_argument("--skip", nargs="*", default=[], choices=["header", "host", "python"])
     options = parser.parse_args()
     result = {"date": datetime.date.today().isoformat(), "machine": machine()}
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         folder = Path(scratch)
-        if not options.skip_header:
+        if "header" not in options.skip:
             bench = [sys.executable, HERE / "bench_header.py", options.build / "bench_header", "--dir", folder]
             result["header"] = run_json(bench, folder)
-        model = folder / "model"
-        subprocess.run([sys.executable, HERE / "make_checkpoint.py", model, str(options.gib), "4"], check=True)
-        touch_memory(options.gib * 1.3 + 1)
-        bench = [options.build / "bench_host", "--pairs", options.pairs, model]
-        result["host"] = run_json(bench, folder)
+        if "python" not in options.skip:
+            result["python"] = run_json([sys.executable, HERE / "bench_python.py"], folder)
+        if "host" not in options.skip:
+            model = folder / "model"
+            subprocess.run([sys.executable, HERE / "make_checkpoint.py", model, str(options.gib), "4"], check=True)
+            touch_memory(options.gib * 1.3 + 1)
+            result["host"] = run_json([options.build / "bench_host", "--pairs", options.pairs, model], folder)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{options.name}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
