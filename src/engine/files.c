@@ -108,7 +108,11 @@ static int fail_open(struct hr_files *files, size_t file_index, int code, struct
 {
     const char *path = files->checkpoint->files[file_index].path;
     if (code == -ENOENT)
-        hr_fail_sys(err, HR_EFILE_CHANGED, -code, "the file is gone since the checkpoint was opened");
+        hr_fail_sys(err, HR_EFILE_CHANGED, -code,
+                    "the file is gone since the checkpoint was opened; open the checkpoint again");
+    else if (code == -EMFILE || code == -ENFILE)
+        hr_fail_sys(err, HR_EIO_ERROR, -code,
+                    "no descriptor is left to open the file again; raise the limit (ulimit -n)");
     else
         hr_fail_sys(err, HR_EIO_ERROR, -code, "cannot open the file again");
     hr_error_in_file(err, path);

@@ -96,7 +96,8 @@ static int start_thread(struct hr_load *load, struct hr_error *err)
     code = hr_sys->thread_start(&load->threads[load->thread_count], hr_reader_main, reader);
     if (code < 0) {
         hr_reader_free(reader);
-        return hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code, "cannot start a reader thread");
+        return hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code,
+                           "cannot start a reader thread; raise the limit of processes or of memory");
     }
     load->thread_count++;
     return 0;

@@ -131,6 +131,7 @@ static void test_process_without_descriptors(void **state)
     faults_fail_from(FAULT_OPEN, 1, EMFILE);
     assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EIO_ERROR);
     assert_int_equal(err.sys_errno, EMFILE);
+    assert_non_null(strstr(err.message, "ulimit -n"));
     assert_string_equal(err.file, model.paths[0]);
     faults_fail(0, 0, 0);
     assert_true(acquire(files, 0) >= 0);
