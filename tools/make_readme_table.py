@@ -39,11 +39,21 @@ def header_rows(header: dict) -> list[list[str]]:
             for row in header["results"]]
 
 
+def python_rows(python: dict) -> list[list[str]]:
+    """What Python adds to making empty tensors alone."""
+    of = f"{python['tensors']:,} tensors, {python['runs']} runs"
+    alone = {row["what"].split(".")[0]: row for row in python["rows"] if row["what"].endswith("empty alone")}
+    return [[f"Python, {row['what']}, a tensor", f"{number(row['median_us'])} µs",
+             f"`empty` alone: {number(alone[row['what'].split(', ')[-1]]['median_us'])} µs", "", "", of]
+            for row in python["rows"] if "above_framework_us" in row]
+
+
 def section(path: Path) -> str:
     result = json.loads(path.read_text())
     machine = result["machine"]
     rows = (host_rows(result["host"]) if "host" in result else []) + \
-        (header_rows(result["header"]) if "header" in result else [])
+        (header_rows(result["header"]) if "header" in result else []) + \
+        (python_rows(result["python"]) if "python" in result else [])
     lines = [f"On {result['date']}, {machine['cores']} cores of {machine['processor']}, "
              f"{machine['memory_kib'] / (1 << 20):.0f} GiB, Linux {machine['kernel']}:",
              f"[`{path.as_posix()}`]({path.as_posix()}).",

@@ -50,6 +50,9 @@ struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_al
 /* A Tensor for a ready item of a load, which gives up its hold on it; NULL with an exception. */
 PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index);
 
+/* In loops over many tensors: lets other Python threads have the interpreter lock now and then. */
+void core_take_turns(size_t index);
+
 /* A tuple of `count` extents; `divisor` divides the last one. */
 PyObject *core_shape_tuple(const uint64_t *extents, size_t count, uint64_t divisor);
 

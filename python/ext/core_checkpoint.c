@@ -81,6 +81,7 @@ static PyObject *checkpoint_names(PyObject *self, PyObject *Py_UNUSED(ignored))
     size_t count = hr_checkpoint_count(handle_of(self));
     PyObject *names = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; names != NULL && i < count; i++) {
+        core_take_turns(i);
         PyObject *name = name_object(hr_checkpoint_at(handle_of(self), i));
         if (name == NULL || PyList_SetItem(names, (Py_ssize_t)i, name) < 0)
             Py_CLEAR(names);

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define PROGRESS_NS 50000000u
-#define TURN_COUNT 1024 /* tensors that are handed out before other Python threads get a turn */
 
 static _Thread_local struct core_call *current_call;
 
@@ -410,11 +409,6 @@ static PyObject *load_next(PyObject *object, PyObject *Py_UNUSED(ignored))
     return tensor == NULL ? NULL : Py_BuildValue("(nN)", (Py_ssize_t)index, tensor);
 }
 
-static void give_others_a_turn(void)
-{
-    PyEval_RestoreThread(PyEval_SaveThread());
-}
-
 static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     struct load_object *self = load_of(object);
@@ -427,8 +421,7 @@ static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     PyObject *tensors = PyList_New((Py_ssize_t)self->item_count);
     for (size_t i = 0; tensors != NULL && i < self->item_count; i++) {
-        if (i % TURN_COUNT == TURN_COUNT - 1)
-            give_others_a_turn();
+        core_take_turns(i);
         PyObject *tensor = self->places[i] == CORE_HANDED_OUT ? Py_NewRef(Py_None) : hand_out(self, i);
         if (tensor == NULL || PyList_SetItem(tensors, (Py_ssize_t)i, tensor) < 0)
             Py_CLEAR(tensors);

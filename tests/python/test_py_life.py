@@ -1,8 +1,10 @@
 """The life of loads in Python: the interpreter lock, Ctrl-C, early ends, interpreter exit, forks, memory."""
 
 import gc
+import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -100,9 +102,30 @@ def longest_stall(work) -> float:
     return max(stalls)
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """50,000 tensors of 64 bytes: loops over them in C are long."""
+    header = {f"layers.{i}.weight": {"dtype": "F32", "shape": [16], "data_offsets": [64 * i, 64 * i + 64]}
+              for i in range(50_000)}
+    text = json.dumps(header).encode()
+    path = tmp_path_factory.mktemp("many") / "many.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64 * len(header)))
+    return path
+
+
+@pytest.fixture
+def no_collector():
+    """Python's collector stalls all threads over many objects, whoever made them."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize("framework", ["numpy", None])
 @pytest.mark.parametrize("way", ["load", "stream"])
-def test_other_threads_run_while_bytes_move(big, way, framework):
+@pytest.mark.parametrize("what", ["big", "many"])
+def test_other_threads_run_while_bytes_move(request, no_collector, what, way, framework):
+    big = request.getfixturevalue(what)
     loader = headrace.Loader(threads=1)
     kept = []  # freeing a gigabyte stalls too, but is not ours
 
