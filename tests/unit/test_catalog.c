@@ -368,7 +368,7 @@ static void test_1400_files_with_few_descriptors(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     for (rlim_t count = 256; count >= 32; count /= 8) {
         limit = before;
-        limit.rlim_cur = count;
+        limit.rlim_cur = count < before.rlim_max ? count : before.rlim_max;
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
         struct hr_checkpoint *checkpoint = opened("many", 1400, 2800);
         assert_int_equal(hr_checkpoint_find(checkpoint, "t2799", 5)->file_index, 1399);
