@@ -150,7 +150,7 @@ def test_other_threads_run_while_bytes_move(request, no_collector, what, way, fr
 
 
 def read_plainly(path, seconds, piece):
-    """Reads a file by system calls that release the interpreter lock, `piece` bytes each, again and again for a time."""
+    """Reads a file, `piece` bytes a call that releases the interpreter lock, again and again for a time."""
     buffer = bytearray(piece)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
