@@ -1,5 +1,6 @@
 """The life of loads in Python: the interpreter lock, Ctrl-C, early ends, interpreter exit, forks, memory."""
 
+import functools
 import gc
 import json
 import os
@@ -143,7 +144,7 @@ def test_other_threads_run_while_bytes_move(request, no_collector, what, way, fr
         stalls.append(longest_stall(work))
         kept.clear()
         seconds = time.monotonic() - begin
-        plain = longest_stall(lambda: read_plainly(big, seconds, piece))
+        plain = longest_stall(functools.partial(read_plainly, big, seconds, piece))
         if stalls[-1] < max(TICK_STALL_SECONDS_MAX, plain):
             return
     pytest.fail(f"a ticking thread stalled for {min(stalls) * 1000:.1f} ms at best")
