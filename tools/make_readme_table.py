@@ -42,10 +42,15 @@ def header_rows(header: dict) -> list[list[str]]:
 def python_rows(python: dict) -> list[list[str]]:
     """What Python adds to making empty tensors alone."""
     of = f"{python['tensors']:,} tensors, {python['runs']} runs"
+    names = {"torch": "PyTorch", "numpy": "NumPy"}
     alone = {row["what"].split(".")[0]: row for row in python["rows"] if row["what"].endswith("empty alone")}
-    return [[f"Python, {row['what']}, a tensor", f"{number(row['median_us'])} µs",
-             f"`empty` alone: {number(alone[row['what'].split(', ')[-1]]['median_us'])} µs", "", "", of]
-            for row in python["rows"] if "above_framework_us" in row]
+    rows = []
+    for row in python["rows"]:
+        if "above_framework_us" in row:
+            way, framework = row["what"].rsplit(", ", 1)
+            rows.append([f"Python: {way}, {names[framework]}, a tensor", f"{number(row['median_us'])} µs",
+                         f"`empty` alone: {number(alone[framework]['median_us'])} µs", "", "", of])
+    return rows
 
 
 def section(path: Path) -> str:
