@@ -121,16 +121,16 @@ static void sleep_some(struct hr_load *load)
 static void wait_some(struct waiter *waiter, uint64_t events_seen)
 {
     struct hr_load *load = waiter->load;
-    if (do_due(load))
-        return;
-    if (waiter->reader) {
+    int looked_away = do_due(load);
+    /* what is due may be due again by now: the load has to go on nevertheless */
+    if (waiter->reader && !load->error.code) {
         pthread_mutex_unlock(&load->lock);
         int moved = hr_reader_step(waiter->reader);
         pthread_mutex_lock(&load->lock);
         if (moved)
             return;
     }
-    if (load->event_count == events_seen && !load->error.code)
+    if (!looked_away && load->event_count == events_seen && !load->error.code)
         sleep_some(load);
 }
 

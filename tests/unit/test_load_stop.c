@@ -227,6 +227,29 @@ static void test_progress(void **state)
     fake_storage_remove();
 }
 
+/* A report that is always due again must not keep a waiting thread from the reading that is its own. */
+static void test_progress_without_pause(void **state)
+{
+    (void)state;
+    for (uint32_t sequential = 0; sequential < 2; sequential++) {
+        struct hr_error err = {0};
+        struct progress_log log = {0};
+        struct hr_load_options options = {.size = sizeof options,
+                                          .sequential = sequential,
+                                          .progress = log_progress,
+                                          .progress_context = &log,
+                                          .progress_ns = 1};
+        struct hr_loader *loader = loader_make(NULL);
+        struct hr_load *load = load_model(loader, &equal, &options);
+        for (size_t i = 0; i < TENSOR_COUNT; i++)
+            assert_ok(hr_load_wait(load, i, &err), err);
+        check_all_items(load, &equal);
+        assert_true(log.count >= TENSOR_COUNT && !log.went_back);
+        hr_load_free(load);
+        hr_loader_free(loader);
+    }
+}
+
 static void test_deadline(void **state)
 {
     (void)state;
@@ -353,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_cancel_wakes_waiters),
         cmocka_unit_test(test_free_at_once),
         cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress_without_pause),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_deadline_far_away),
         cmocka_unit_test(test_stats),
