@@ -96,7 +96,7 @@ DEFAULTS = {"hr_loader_options.thread_count": ["HR_READER_DEFAULT_MAX", "HR_READ
             "hr_loader_options.chunk_bytes": ["HR_CHUNK_BYTES_DEFAULT", "HR_CHUNK_BYTES_MIN", "HR_CHUNK_BYTES_MAX"],
             "hr_loader_options.queue_depth": ["HR_QUEUE_DEPTH_DEFAULT", "HR_QUEUE_DEPTH_MAX"],
             "hr_loader_options.arena_bytes": ["HR_ARENA_BYTES_DEFAULT"],
-            "hr_open_options.thread_count": ["HR_OPEN_THREAD_MAX"]}
+            "hr_open_options.thread_count": ["HR_OPEN_THREAD_DEFAULT"]}
 
 
 def shown(value: str) -> str:
