@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "output.h"
@@ -74,6 +75,15 @@ static int interrupt_exit_code(void)
     int code = state.received ? 128 + state.received : 0;
     pthread_mutex_unlock(&state.lock);
     return code;
+}
+
+int interrupt_check(struct hr_error *err)
+{
+    if (interrupt_exit_code() == 0)
+        return 0;
+    memset(err, 0, sizeof *err);
+    err->offset = HR_NO_OFFSET;
+    return err->code = HR_ECANCELLED;
 }
 
 int load_error_report(const char *verb, int as_json, const struct hr_error *err)

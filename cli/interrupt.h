@@ -11,6 +11,11 @@
 void interrupt_start(void);
 /* From here on a signal cancels these loads (the second may be NULL); two NULL end that, and then they may be freed. */
 void interrupt_watch(struct hr_load *first, struct hr_load *second);
+/*
+ * 0, or HR_ECANCELLED with `err` filled once a signal has come: it may have come when a load was just complete. For
+ * verbs that go on with another load.
+ */
+int interrupt_check(struct hr_error *err);
 /* error_report(), or where a signal cancelled the load, one line that says so and 128 + the signal. */
 int load_error_report(const char *verb, int as_json, const struct hr_error *err);
 

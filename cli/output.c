@@ -164,13 +164,18 @@ static void report_json(const struct hr_error *err)
     json_end(&json);
 }
 
+int message_names_file(const struct hr_error *err)
+{
+    return strpbrk(err->file, "/.") && strstr(err->message, err->file);
+}
+
 int error_report(const char *verb, int as_json, const struct hr_error *err)
 {
     if (as_json)
         report_json(err);
     fflush(stdout);
     fprintf(stderr, "headrace %s: ", verb);
-    if (*err->file && !strstr(err->message, err->file))
+    if (*err->file && !message_names_file(err))
         fprintf(stderr, "%s: ", err->file);
     fprintf(stderr, "%s: %s", hr_error_kind(err->code), err->message);
     error_print_place(stderr, err);

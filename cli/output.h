@@ -36,6 +36,8 @@ void complain(const char *verb, const char *format, ...) PRINTF_LIKE(2, 3);
 int error_set(struct hr_error *err, int code, const char *format, ...) PRINTF_LIKE(3, 4);
 /* What an error means for the exit code. */
 int error_exit_code(const struct hr_error *err);
+/* Whether the message has the file's path in it already. A bare word as a path may be any word of the message. */
+int message_names_file(const struct hr_error *err);
 /* The error as a line on stderr, with `as_json` as an object on stdout too. Returns the exit code. */
 int error_report(const char *verb, int as_json, const struct hr_error *err);
 /* " (tensor 'x', offset 8)", or nothing where neither is known. */

@@ -31,7 +31,7 @@ static void name_the_shard(const char *path, struct hr_error *err)
 {
     char message[sizeof err->file + sizeof err->message + 2];
     char *shown = escape(path, strlen(path));
-    if (*err->file && strcmp(err->file, shown) != 0 && !strstr(err->message, err->file)) {
+    if (*err->file && strcmp(err->file, shown) != 0 && !message_names_file(err)) {
         snprintf(message, sizeof message, "%s: %s", err->file, err->message);
         memcpy(err->message, message, sizeof err->message - 1);
         err->message[sizeof err->message - 1] = '\0';

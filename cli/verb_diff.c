@@ -167,6 +167,8 @@ static int compare_batch(struct comparison *comparison, size_t first, size_t end
         interrupt_watch(loads[SIDE_A], loads[SIDE_B]);
         code = compare_pairs(comparison, first, end, loads, err);
         interrupt_watch(NULL, NULL);
+        if (code == 0)
+            code = interrupt_check(err);
     }
     for (int side = SIDE_A; side < SIDE_COUNT; side++) {
         hr_load_free(loads[side]);

@@ -188,7 +188,8 @@ static int load_all(const struct load_options *options, const struct text_list *
     struct result result = {.stats = allocate(options->repeat_count, sizeof *result.stats)};
     progress_init(&progress);
     while (code == 0 && result.count < options->repeat_count)
-        code = load_once(&job, options, &progress, &result.stats[result.count++], err);
+        if ((code = load_once(&job, options, &progress, &result.stats[result.count++], err)) == 0)
+            code = interrupt_check(err);
     if (code == 0) {
         result.median = find_median(result.stats, result.count);
         if (options->as_json)

@@ -24,6 +24,9 @@ check() {
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         env DEBIAN_FRONTEND=noninteractive "$@"
+    elif ! command -v sudo >/dev/null; then
+        echo "This needs root or sudo to install:$missing" >&2
+        exit 1
     else
         sudo env DEBIAN_FRONTEND=noninteractive "$@"
     fi

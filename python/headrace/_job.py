@@ -88,6 +88,17 @@ def _stop_at_exit() -> None:
 atexit.register(_stop_at_exit)
 
 
+DEADLINE_SECONDS_MAX = 1e9
+
+
+def _deadline_ns(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= DEADLINE_SECONDS_MAX:
+        raise errors.make("InvalidArgument", f"deadline= is a positive number of seconds or None, not {seconds!r}")
+    return max(1, int(seconds * 1e9))
+
+
 class Job:
     """A running load, made by start(). Any thread may use it; leaving its `with` block closes it."""
 
@@ -119,7 +130,7 @@ class Job:
         self._bar = _Bar(progress) if progress else None
         self._load = _core.Load(
             loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
-            window_bytes, 0 if deadline is None else max(1, int(deadline * 1e9)), lazy, self._bar,
+            window_bytes, _deadline_ns(deadline), lazy, self._bar,
         )
         self._left = len(self._load)
         _live.add(self._load)

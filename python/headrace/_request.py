@@ -62,7 +62,11 @@ def make(
     if into is not None:
         given = [_find(core, name) for name in into]
         wanted = None if request.indices is None else set(request.indices)
-        request.indices = sorted(index for index in given if wanted is None or index in wanted)
+        left_out = [name for name, index in zip(into, given) if wanted is not None and index not in wanted]
+        if left_out:
+            raise errors.make("InvalidArgument", f"into= has '{left_out[0]}', which names= does not ask for",
+                              tensor=left_out[0])
+        request.indices = sorted(given)
     if slices:
         _add_slices(core, request, slices)
     if dtype is not None:
@@ -262,6 +266,9 @@ def _numpy_address(
     address, read_only = target.__array_interface__["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
+    if target.__array_interface__["typestr"][0] == (">" if sys.byteorder == "little" else "<"):
+        raise errors.make("InvalidArgument", "the array to load into has the other byte order; tensors are loaded as "
+                                             "stored, in this machine's order")
     expected = dropped or shape
     _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.flags.c_contiguous:
@@ -289,9 +296,13 @@ def _buffer_address(request: Request, target: Any, dtype: str, shape: tuple[int,
     except TypeError:
         raise errors.make("InvalidArgument", "what to load into is a torch tensor, a numpy array or a writable buffer, "
                                              f"not {type(target).__name__}") from None
-    if view.readonly or not view.c_contiguous or view.nbytes != bits // 8:
-        raise errors.make("InvalidArgument", f"a buffer to load into must be writable, contiguous and of {bits // 8} "
-                                             f"bytes; this one has {view.nbytes}")
+    if view.readonly or not view.c_contiguous:
+        found = "read-only" if view.readonly else "not contiguous"
+        raise errors.make("InvalidArgument", f"the buffer to load into is {found}")
+    if view.nbytes != bits // 8 or view.itemsize not in (1, _dtypes.BITS[dtype] // 8):
+        raise errors.make("InvalidArgument", f"a buffer to load into must hold {bits // 8} bytes, as bytes or as "
+                                             f"elements of {dtype}; this one has {view.nbytes} in elements of "
+                                             f"{view.itemsize}")
     if view.nbytes == 0:
         return 0
     export = (ctypes.c_char * view.nbytes).from_buffer(view)

@@ -66,6 +66,9 @@ class safe_open:  # noqa: N801 (the original's name)
             raise errors.make("NotARegularFile", f"{path} is a folder; safe_open takes one file", file=path)
         before = identity(path) if os.path.exists(path) else None
         checkpoint = Checkpoint(_core.open([os.fsencode(path)], 1, 0, 1), path)
+        if [file[0] for file in checkpoint._files] != [os.fsdecode(path)]:
+            message = f"{path} is an index; safe_open takes one file, headrace.open takes an index too"
+            raise errors.make("NotSafetensors", message, file=path)
         chosen = _frameworks.find(framework)
         reader: Reader
         if eager or backend == "pread":

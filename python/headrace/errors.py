@@ -8,6 +8,7 @@ expects. The classes are made from the list in the C library: a new kind there i
 from __future__ import annotations
 
 import errno as _errno
+import os as _os
 from typing import Any
 
 from . import _core
@@ -76,9 +77,9 @@ def from_core(
     code: int, message: str, file: str | None, tensor: str | None, offset: int | None, sys_errno: int, driver_code: int
 ) -> HeadraceError:
     """The exception for an error of the library; called by the extension. Its text names tensor and file."""
-    if tensor is not None and tensor not in message:
+    if tensor is not None and f"'{tensor}'" not in message:
         message = f"tensor '{tensor}': {message}"
-    if file is not None and file not in message:
+    if file is not None and not (_os.sep in file and file in message):  # a bare name may be any word of it
         message = f"{file}: {message}"
     cls = _CLASSES.get(code, HeadraceError)
     if cls.kind == "IoError" and sys_errno == _errno.ENOENT:

@@ -131,7 +131,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     int code = hr_fork_check(loader->fork_generation, "loader", err);
     if (code == 0)
         code = copy_options(options, &known, err);
-    if (code < 0)
+    if (code)
         return code;
     struct hr_load *load = load_alloc();
     if (!load)

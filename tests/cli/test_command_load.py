@@ -191,6 +191,26 @@ def test_signals_end_a_load_promptly(tmp_path, number, code):
     assert errors in ("headrace load: interrupted\n", "")
 
 
+@pytest.mark.parametrize("attempt", range(8))
+def test_a_signal_ends_many_short_loads(tmp_path, attempt):
+    path = write(tmp_path / "x.safetensors", {"a": ("U8", [8192], None)})
+    process = subprocess.Popen([BINARY, "load", "--repeat", "1000000", path], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        time.sleep(0.2 + attempt / 100)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert (process.returncode, output) == (130, "")
+
+
+def test_a_bare_name_is_said_also_where_the_message_has_that_word(tmp_path):
+    for name in ("file", "a"):
+        assert f"{name}: IoError: there is no such file" in run("load", name, cwd=tmp_path).stderr
+
+
 def test_deadline(tmp_path):
     path = sparse(tmp_path / "x.safetensors", 4 << 30)
     arguments = ["load", "--json", "--deadline", "0.02", "--window", "64MiB", "--threads", "1", path]

@@ -1,5 +1,6 @@
 """Loading through every way of the Python package, bit for bit against the safetensors package."""
 
+import array
 import itertools
 import random
 import threading
@@ -319,6 +320,8 @@ MISFITS = {
     "one byte more": lambda: bytearray(61),
     "text": lambda: "text",
     "another dtype": lambda: numpy.zeros((3, 5), numpy.float64),
+    "the other byte order": lambda: numpy.zeros((3, 5), numpy.dtype(numpy.float32).newbyteorder("S")),
+    "a buffer of other elements": lambda: array.array("h", bytes(60)),
     "another shape": lambda: numpy.zeros((5, 3), numpy.float32),
     "broadcast": lambda: numpy.broadcast_to(numpy.zeros(5, numpy.float32), (3, 5)),
     "torch, another shape": lambda: torch.zeros(3, 4),
@@ -339,6 +342,8 @@ def test_into_refuses_what_does_not_fit(path, misfit):
 def test_into_unknown_name(path):
     with pytest.raises(headrace.errors.TensorNotFound):
         headrace.load(path, into={"nobody": bytearray(1)})
+    with pytest.raises(headrace.errors.InvalidArgument, match="'F32.3x5', which names= does not ask for"):
+        headrace.load(path, ["U8*"], into={"F32.3x5": bytearray(60)})
 
 
 # -------------------------------------------------------------------------------------------------- everything else
@@ -373,7 +378,10 @@ def test_other_devices_are_refused(path, device):
 
 @pytest.mark.parametrize(
     "options",
-    [{"framework": "tensorflow"}, {"order": "backwards"}, {"window_bytes": -1}, {"framework": "cupy"}],
+    [
+        {"framework": "tensorflow"}, {"order": "backwards"}, {"window_bytes": -1}, {"framework": "cupy"},
+        {"deadline": 0}, {"deadline": -1}, {"deadline": float("nan")}, {"deadline": float("inf")}, {"deadline": "5"},
+    ],
 )
 def test_wrong_options_are_refused(path, options):
     with pytest.raises(headrace.HeadraceError):

@@ -1,6 +1,7 @@
 """headrace.safe_open and load_file, load against those of the safetensors package: the same program runs with both."""
 
 import itertools
+import json
 
 import numpy
 import pytest
@@ -172,6 +173,18 @@ def test_errors_are_of_the_same_kind(path, tmp_path):
         assert isinstance(theirs, Exception)
         kind = headrace.SafetensorError if isinstance(theirs, safetensors.SafetensorError) else type(theirs)
         assert isinstance(ours, kind), (theirs, ours)
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_an_index_is_refused(path, tmp_path, opener):
+    (tmp_path / "all.safetensors").symlink_to(path)
+    with headrace.open(path) as checkpoint:
+        names = list(checkpoint)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(names, "all.safetensors")}))
+    assert len(headrace.open(index)) == len(names)
+    with pytest.raises(headrace.errors.NotSafetensors, match="is an index; safe_open takes one file"):
+        OPENERS[opener](index, "np")
 
 
 def test_a_closed_file_says_so(path):
