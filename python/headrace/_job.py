@@ -127,6 +127,7 @@ class Job:
         self._waiter: _Waiter | None = None
         self._lock = threading.Lock()
         self._finished = False
+        self._drained = False  # all were handed out: there is nothing more to give, which is no error
         self._bar = _Bar(progress) if progress else None
         self._load = _core.Load(
             loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
@@ -172,19 +173,25 @@ class Job:
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """(name, tensor) of what was not handed out yet, in the job's order. Closing the iterator closes the job."""
+        if self._drained:
+            return
         try:
             yield from self._in_readiness() if self._order == "ready" else self._in_order()
+            self._drained = True
         finally:
             self.close()
 
     def wait(self) -> dict[str, Any]:
         """Waits for all tensors and hands out those that were not yet: {name: tensor}. No window bounds this call."""
+        if self._drained:
+            return {}
         convert, names = self._framework.convert, self.names()
         tensors = self._load.wait_all()
         if convert is None:
             result = {name: tensor for name, tensor in zip(names, tensors) if tensor is not None}
         else:
             result = {name: convert(tensor) for name, tensor in zip(names, tensors) if tensor is not None}
+        self._drained = True
         self.close()
         return result
 

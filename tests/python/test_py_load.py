@@ -146,6 +146,17 @@ def test_any_order_under_a_window_of_one_tensor(path, tensors, seed, framework, 
     assert_same(loaded, tensors, names)
 
 
+@pytest.mark.parametrize("take", [list, headrace.Job.wait])
+def test_an_empty_job_gives_nothing_more(path, take):
+    job = headrace.start(path)
+    assert len(take(job)) == len(job)
+    assert list(job) == [] and job.wait() == {}
+    job = headrace.start(path)
+    job.close()
+    with pytest.raises(headrace.errors.Cancelled):
+        list(job)
+
+
 def test_each_tensor_is_handed_out_once(path):
     with headrace.start(path, framework=None) as job:
         job.get("F32.3x5")
