@@ -121,17 +121,6 @@ int progress_is_due(struct progress *progress, uint64_t *ret_elapsed_ns)
     return is_due;
 }
 
-void progress_poll(struct progress *progress, const struct hr_load *load)
-{
-    struct hr_stats stats = {.size = sizeof stats};
-    uint64_t elapsed_ns;
-    if (!progress_is_due(progress, &elapsed_ns) || hr_load_stats(load, &stats) < 0)
-        return;
-    progress_draw(progress, &(struct hr_progress){.bytes_done = stats.bytes_ready,
-                                                  .bytes_total = stats.bytes_needed,
-                                                  .elapsed_ns = stats.total_ns});
-}
-
 void progress_erase(struct progress *progress)
 {
     pthread_mutex_lock(&progress->lock);

@@ -22,8 +22,6 @@ void progress_init(struct progress *progress);
 int progress_draw(void *context, const struct hr_progress *state);
 /* 1 at most ten times a second, and then the time since progress_init(). */
 int progress_is_due(struct progress *progress, uint64_t *ret_elapsed_ns);
-/* Draws the load's figures when it is due: for loops of waits that are too short for the load to call back. */
-void progress_poll(struct progress *progress, const struct hr_load *load);
 void progress_erase(struct progress *progress);
 
 /*

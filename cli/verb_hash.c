@@ -73,7 +73,6 @@ static void *hash_ready_items(void *context)
     while ((code = hr_load_next(hashing->load, &item, &err)) == 0) {
         if ((code = hash_item(hashing, item, &err)) < 0)
             break;
-        progress_poll(&hashing->progress, hashing->load);
     }
     if (code != HR_EEND)
         fail(hashing, &err);

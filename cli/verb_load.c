@@ -26,7 +26,7 @@ struct result {
 };
 
 /* Under a window, tensors are handed out and dropped as they come; else all of them exist at the end. */
-static int consume(struct hr_load *load, int is_windowed, struct progress *progress, struct hr_error *err)
+static int consume(struct hr_load *load, int is_windowed, struct hr_error *err)
 {
     size_t item;
     int code;
@@ -35,7 +35,6 @@ static int consume(struct hr_load *load, int is_windowed, struct progress *progr
     while ((code = hr_load_next(load, &item, err)) == 0) {
         if ((code = hr_load_drop(load, item, err)) < 0)
             return code;
-        progress_poll(progress, load);
     }
     return code == HR_EEND ? 0 : code;
 }
@@ -56,7 +55,7 @@ static int load_once(const struct job *job, const struct load_options *options, 
     if (code < 0)
         return code;
     interrupt_watch(load, NULL);
-    code = consume(load, load_options.window_bytes != 0, progress, err);
+    code = consume(load, load_options.window_bytes != 0, err);
     interrupt_watch(NULL, NULL);
     ret_stats->size = sizeof *ret_stats;
     hr_load_stats(load, ret_stats);

@@ -230,6 +230,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     stats.bytes_read = load->bytes_read;
     stats.bytes_allocated = load->bytes_allocated;
     stats.item_count = load->plan.item_count;
+    stats.file_count = load->file_count;
     stats.chunk_count = load->plan.chunk_count;
     stats.read_count = load->read_count;
     stats.plan_ns = load->plan_ns;
@@ -240,11 +241,6 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     stats.idle_ns = load->idle_ns;
     stats.thread_count = load->thread_count;
     stats.route = load->route;
-    size_t last = SIZE_MAX;
-    for (size_t i = 0; i < load->plan.chunk_count; i++) {
-        stats.file_count += load->plan.chunks[i].file_index != last;
-        last = load->plan.chunks[i].file_index;
-    }
     pthread_mutex_lock(&unlocked->lock);
     stats.peak_window_bytes = load->window_peak_bytes;
     stats.total_ns = (load->ready_ns ? load->ready_ns : hr_sys->clock_ns()) - load->start_ns;

@@ -60,6 +60,7 @@ struct hr_load {
     struct hr_load_options options;
     struct hr_plan plan;
     struct hr_files *files;
+    size_t file_count; /* that have chunks */
     const struct hr_io_backend *backend;
     uint32_t route;
     char route_reason[160];

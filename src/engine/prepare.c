@@ -72,7 +72,7 @@ static int make_files(struct hr_load *load, struct hr_error *err)
     if (!uses)
         return hr_fail_memory(err, load->checkpoint->file_count * sizeof *uses, "counts of chunks per file");
     for (size_t i = 0; i < load->plan.chunk_count; i++)
-        uses[load->plan.chunks[i].file_index]++;
+        load->file_count += uses[load->plan.chunks[i].file_index]++ == 0;
     int code = hr_files_new(load->checkpoint, uses, &load->files, err);
     hr_free(uses);
     return code;
