@@ -1,5 +1,5 @@
 /*
- * headrace: safetensors checkpoints into memory, at the speed of the slowest link. This version knows host memory only.
+ * headrace: safetensors checkpoints into host and GPU memory, at the speed of the slowest link.
  *
  * The whole public C API. C99 and C++11 clean, no inline functions, no macro that is needed for use.
  *
@@ -16,7 +16,12 @@
  * Options   Option structs begin with their own `size`; set it to sizeof and zero the rest for the
  *           defaults. A struct longer than the library knows is refused unless its tail is zero.
  *
- * The library never prints, never exits and never reads the environment.
+ * Devices   "cpu" is host memory. "cuda:N" is a GPU of NVIDIA, by the driver that is found when it is first asked for
+ *           (libcuda.so.1); nothing of CUDA is needed to build or to link. Its primary context is used, which is the
+ *           one that the CUDA runtime and the frameworks use; no other device is touched, and the context that is
+ *           current on the caller's threads stays what it was. Pointers to its memory are device addresses.
+ *
+ * The library never prints, never exits and never reads the environment. (The CUDA driver reads CUDA_VISIBLE_DEVICES.)
  */
 #ifndef HEADRACE_H
 #define HEADRACE_H
@@ -265,6 +270,31 @@ struct hr_item {
 HR_API int hr_slice_parse(const char *text, const struct hr_tensor *tensor, struct hr_range *ret_ranges,
                           struct hr_error *err);
 
+/* ----------------------------------------------------------------------------------------- devices */
+
+enum hr_device_type { HR_DEVICE_CPU = 1, HR_DEVICE_CUDA = 2 }; /* DLPack's numbers */
+
+struct hr_device_info {
+    size_t size;           /* of this struct, set by the caller */
+    uint32_t type;         /* enum hr_device_type */
+    int32_t ordinal;       /* N of "cuda:N"; 0 for "cpu" */
+    char name[128];        /* "NVIDIA H200"; "cpu" */
+    char uuid[48];         /* "GPU-...", "MIG-..."; "" for "cpu" */
+    char pci[32];          /* "0000:1b:00.0"; "" for "cpu" */
+    uint64_t memory_bytes; /* in all; 0 for "cpu" */
+    uint32_t compute_major, compute_minor;
+    uint32_t copy_engine_count; /* asynchronous ones */
+    uint32_t confidential;      /* not 0: confidential computing, which forbids the device to read host memory */
+};
+
+/*
+ * Describes a device by its name: "cpu", "cuda" (the first one), "cuda:N", a PCI address ("0000:1b:00.0"), a UUID
+ * ("GPU-..."), or "auto": the first GPU that is usable here, else "cpu". N counts what CUDA_VISIBLE_DEVICES leaves.
+ * Makes no context and leaves no trace on the device. HR_EDEVICE_UNAVAILABLE says why. Thread-safe; the first call may
+ * take a second while the driver starts.
+ */
+HR_API int hr_device_find(const char *name, struct hr_device_info *ret_info, struct hr_error *err);
+
 /* ----------------------------------------------------------------------------------------- loaders */
 
 struct hr_loader;
@@ -287,7 +317,7 @@ struct hr_allocation {
     size_t item_index;     /* the item that it is for, or SIZE_MAX for an arena of many */
     uint64_t bytes;        /* never 0 */
     uint64_t alignment;    /* a power of two */
-    uint32_t device_index; /* into the loader's devices */
+    uint32_t device_index; /* into the loader's devices; on a GPU `alloc` returns a device address */
     uint32_t reserved;
 };
 
@@ -308,23 +338,32 @@ struct hr_allocator {
 /* Values out of range are refused with HR_EINVALID_ARGUMENT, an io_uring that is not usable with HR_EUNSUPPORTED. */
 struct hr_loader_options {
     size_t size;                /* of this struct */
-    const char *const *devices; /* "cpu" (else HR_EDEVICE_UNAVAILABLE); NULL with a count of 0: { "cpu" } */
+    const char *const *devices; /* names as of hr_device_find(); NULL with a count of 0: { "cpu" }. At most 64 */
     size_t device_count;
     uint32_t route;        /* enum hr_route */
     uint32_t thread_count; /* reader threads of each load, at most 128; 0: the cores this process may use, at most 16 */
-    uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB */
+    uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB, with a GPU 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
     uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
     uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB */
     struct hr_allocator allocator; /* alloc == NULL: the library's own */
+    uint64_t staging_bytes; /* most pinned memory, for GPUs; 0: what is fastest, at most 256 MiB. At least one chunk */
+    uint32_t lane_count;    /* streams a GPU; 0: what its copy engines want. At most 16 */
+    uint32_t reserved_tail;
 };
 
 /*
- * What is worth checking and probing once for many loads: it has no threads and no memory of tensors. `options` may
- * be NULL; it is read during the call only. Loads of one loader may run at once, from several threads. Thread-safe,
- * does not block. On success *ret_loader belongs to the caller, who frees it with hr_loader_free().
+ * What is costly and worth keeping for many loads: device handles, and pinned memory, which grows with the first load to
+ * a GPU and stays. It has no threads and no memory of tensors. `options` may be NULL; it is read during the call only.
+ * Loads of one loader may run at once, from several threads, and share its pinned memory. Thread-safe; with a GPU the
+ * first call of a process starts the driver and its context, which takes a part of a second.
+ * On success *ret_loader belongs to the caller, who frees it with hr_loader_free().
  */
 HR_API int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **ret_loader, struct hr_error *err);
+/* Gives back the pinned memory that no load uses now; it grows again when needed. Returns its bytes. Thread-safe. */
+HR_API uint64_t hr_loader_trim(struct hr_loader *loader);
+/* The loader's `device_index`-th device. HR_EINVALID_ARGUMENT when there is none, or without `size`. Thread-safe. */
+HR_API int hr_loader_device(const struct hr_loader *loader, size_t device_index, struct hr_device_info *ret_info);
 /* Frees a loader; NULL is allowed. Its loads must be freed before. DLPack tensors taken from them stay valid. */
 HR_API void hr_loader_free(struct hr_loader *loader);
 
@@ -343,6 +382,25 @@ struct hr_progress {
     uint64_t elapsed_ns;              /* since hr_load_start() was called */
 };
 
+enum hr_trace_kind {
+    HR_TRACE_READ = 0,     /* a read operation; offset and bytes of the file */
+    HR_TRACE_COPY = 1,     /* a chunk from staging to its places on a GPU, from its submission until seen done */
+    HR_TRACE_STAGING = 2,  /* a reader waited for a free piece of pinned memory, or made one (bytes: its size) */
+    HR_TRACE_IDLE = 3,     /* a reader had nothing to read */
+    HR_TRACE_ALLOCATE = 4, /* a waiting thread made destinations (bytes) */
+    HR_TRACE_KIND_COUNT
+};
+
+/* One span of a load's timeline. */
+struct hr_trace_event {
+    size_t size;               /* of this struct */
+    uint32_t kind;             /* enum hr_trace_kind */
+    uint32_t reader;           /* index of the reader thread; UINT32_MAX: a waiting thread */
+    uint64_t begin_ns, end_ns; /* since hr_load_start() was called */
+    size_t file_index;         /* SIZE_MAX when no file is concerned */
+    uint64_t offset, bytes;
+};
+
 struct hr_load_options {
     size_t size;        /* of this struct */
     uint32_t ownership; /* enum hr_ownership; `into` items are always the caller's */
@@ -359,11 +417,21 @@ struct hr_load_options {
     int (*progress)(void *context, const struct hr_progress *progress);
     uint32_t sequential; /* not 0: no threads, nothing ahead, window_bytes unused; who waits reads what it waits for */
     uint32_t reserved_tail;
+    /*
+     * One CUstream (cudaStream_t) for each device of the loader, or NULL: the legacy default streams. Memory that the
+     * caller provides (`into`, the allocation hook) is written only after what these streams held when it was provided.
+     * What is ready may be used on any stream.
+     */
+    void *const *streams;
+    void *trace_context;
+    /* Called for each span when it ends, on the library's threads and on waiting ones, on several at once. NULL: none. */
+    void (*trace)(void *context, const struct hr_trace_event *event);
 };
 
 /*
  * A loaded item. `data` is borrowed until the item is dropped or the load is freed, or as long as a DLPack tensor of it
- * lives; it may be written. `shape` and `strides` are borrowed until the load is freed.
+ * lives; it may be written, by kernels too, and the load must not be freed while they run. On a GPU it is a device
+ * address. `shape` and `strides` are borrowed until the load is freed.
  */
 struct hr_view {
     size_t size;    /* of this struct, set by the caller */
@@ -374,6 +442,8 @@ struct hr_view {
     const uint64_t *shape;  /* of the slice, in elements */
     const int64_t *strides; /* bytes; for sub-byte dtypes of compact tensors, of the row-major bytes */
     uint32_t device_index;
+    uint32_t device_type;   /* enum hr_device_type */
+    int32_t device_ordinal; /* N of "cuda:N" */
     uint32_t reserved;
 };
 
@@ -397,6 +467,14 @@ struct hr_stats {
     uint32_t route;         /* the one used */
     char route_reason[160]; /* why */
     char bottleneck[64];    /* "storage or page cache", "destinations", "consumer", ... */
+    /* GPUs */
+    uint64_t bytes_sent;    /* over the links to devices */
+    uint64_t copy_count;    /* by copy engines, one for each range of memory */
+    uint64_t kernel_count;  /* launches of the kernel that places small and strided ranges */
+    uint64_t staging_bytes; /* pinned memory of the loader now */
+    uint64_t copy_wait_ns;  /* summed over the reader threads: waiting for copies that must end before they go on */
+    uint64_t cpu_ns;        /* of processor time that the readers took, until those that ended */
+    char staging[160];      /* kind of the staging memory, and why not a better one; "" without GPUs */
 };
 
 /*
@@ -448,6 +526,14 @@ HR_API int hr_load_take(struct hr_load *load, size_t item_index, uint32_t dlpack
  * was. With HR_OWN_ARENA it shares its memory with others, and that is freed with the last of them.
  */
 HR_API int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err);
+/*
+ * Copies `bytes` of a ready item's memory from byte `offset` on into `ret_bytes`, host memory: from where the tensor is,
+ * never from staging, so that it can be checked. Offsets count from view.data; of an item with strides that are not
+ * compact, only what lies at rising addresses from there. Blocks until copied. Any thread. HR_EINVALID_ARGUMENT as for
+ * hr_load_view, HR_EDEVICE_ERROR.
+ */
+HR_API int hr_load_read(struct hr_load *load, size_t item_index, uint64_t offset, uint64_t bytes, void *ret_bytes,
+                        struct hr_error *err);
 
 /*
  * Stops reading; what is not ready gives HR_ECANCELLED. Any thread, also inside `progress`; does not block: reads in
@@ -487,6 +573,44 @@ struct hr_capability {
  * Starts no load, touches no file but /proc and /sys. Thread-safe.
  */
 HR_API size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity);
+
+struct hr_probe_options {
+    size_t size;           /* of this struct */
+    const char *device;    /* as of hr_device_find(); NULL: "auto" */
+    const char *path;      /* a file to read, best one of some GiB; NULL: no storage and no page cache is measured */
+    uint32_t thread_count; /* most threads; 0: the cores this process may use, at most 16 */
+    uint32_t reserved;
+    uint64_t budget_ns; /* about how long it may take; 0: 5 s */
+};
+
+#define HR_PROBE_SIZE_COUNT 4
+
+/* The ceilings of a machine, in bytes a second; 0: not measured. The best of a few trials each. */
+struct hr_limits {
+    size_t size;  /* of this struct, set by the caller */
+    int64_t time; /* seconds since 1970 */
+    struct hr_device_info device;
+    uint32_t core_count;
+    uint32_t page_cache_threads;                   /* with which page_cache was reached */
+    uint64_t memory_copy;                          /* one thread, host to host */
+    uint64_t page_cache;                           /* the file's resident pages into touched host memory, by preadv */
+    uint64_t page_cache_fresh;                     /* into memory that is touched by it for the first time */
+    uint64_t storage;                              /* O_DIRECT reads of the file */
+    uint64_t to_device_sizes[HR_PROBE_SIZE_COUNT]; /* what the next line is for: 1, 4, 16, 64 MiB */
+    uint64_t to_device[HR_PROBE_SIZE_COUNT];       /* pinned memory to the device, copies of that size one by one */
+    uint64_t from_device;                          /* the device to pinned memory, 64 MiB */
+    uint64_t page_cache_to_device;                 /* page cache, staging and device together */
+    uint64_t pin;                                  /* touched memory registered with the device */
+    char page_cache_detail[160], storage_detail[160], device_detail[160]; /* how, or why not measured */
+};
+
+/*
+ * Measures what this machine can do, with its own reads and copies. Blocks for about budget_ns, uses the given threads
+ * fully, up to 320 MiB of host memory and 64 MiB of the device's. Reads of `path` leave the page cache as they found it
+ * where that can be had. What cannot be measured is 0 and has its reason; only bad arguments, an unusable device and no
+ * memory are errors. `options` may be NULL. Thread-safe.
+ */
+HR_API int hr_probe(const struct hr_probe_options *options, struct hr_limits *ret_limits, struct hr_error *err);
 
 #ifdef __cplusplus
 }

@@ -100,6 +100,20 @@ int hr_fail_sys(struct hr_error *err, int code, int sys_errno, const char *forma
     return code;
 }
 
+int hr_fail_driver(struct hr_error *err, int code, int driver_code, const char *driver_name, const char *format, ...)
+{
+    char suffix[192];
+    va_list arguments;
+    if (!err)
+        return code;
+    snprintf(suffix, sizeof suffix, ": %.100s (%d)", driver_name, driver_code);
+    va_start(arguments, format);
+    error_set(err, code, HR_NO_OFFSET, suffix, format, arguments);
+    va_end(arguments);
+    err->driver_code = driver_code;
+    return code;
+}
+
 int hr_fail_memory(struct hr_error *err, uint64_t bytes, const char *what)
 {
     return hr_fail(err, HR_EOUT_OF_MEMORY, "out of memory: %llu bytes for %s", (unsigned long long)bytes, what);

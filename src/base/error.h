@@ -24,6 +24,10 @@ int hr_fail_at(struct hr_error *err, int code, uint64_t offset, const char *form
 /* The same for a failed system call: the message gets ": strerror (errno)" and sys_errno is set. `sys_errno` > 0. */
 int hr_fail_sys(struct hr_error *err, int code, int sys_errno, const char *format, ...) HR_PRINTF(4, 5);
 
+/* The same for a failed call of a device's driver: the message gets ": NAME (code)" and driver_code is set. */
+int hr_fail_driver(struct hr_error *err, int code, int driver_code, const char *driver_name, const char *format, ...)
+    HR_PRINTF(5, 6);
+
 /* HR_EOUT_OF_MEMORY with what it was for. */
 int hr_fail_memory(struct hr_error *err, uint64_t bytes, const char *what);
 

@@ -4,6 +4,7 @@
 #include "base/sys.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -174,6 +175,23 @@ static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
     return 0;
 }
 
+static uint64_t real_thread_cpu_ns(void)
+{
+    struct timespec taken;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &taken);
+    return (uint64_t)taken.tv_sec * 1000000000u + (uint64_t)taken.tv_nsec;
+}
+
+static void *real_library_open(const char *name)
+{
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void real_library_close(void *library)
+{
+    dlclose(library);
+}
+
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
 {
     return io_uring_wait_cqe(ring, ret_cqe);
@@ -200,6 +218,10 @@ const struct hr_sys hr_sys_real = {
     .clock_ns = real_clock_ns,
     .core_count = real_core_count,
     .descriptor_limits = real_descriptor_limits,
+    .thread_cpu_ns = real_thread_cpu_ns,
+    .library_open = real_library_open,
+    .library_symbol = dlsym,
+    .library_close = real_library_close,
     .ring_init = io_uring_queue_init,
     .ring_exit = io_uring_queue_exit,
     .ring_submit = io_uring_submit,

@@ -47,9 +47,14 @@ struct hr_sys {
     /* threads and time */
     int (*thread_start)(pthread_t *ret_thread, void *(*main)(void *), void *argument);
     uint64_t (*clock_ns)(void);
+    uint64_t (*thread_cpu_ns)(void); /* processor time that this thread has taken */
     /* what this process may use: cores by its affinity, at least 1; descriptors */
     unsigned (*core_count)(void);
     int (*descriptor_limits)(uint64_t *ret_soft, uint64_t *ret_hard);
+    /* shared libraries, by the names that the loader searches; NULL when there is none */
+    void *(*library_open)(const char *name);
+    void *(*library_symbol)(void *library, const char *name);
+    void (*library_close)(void *library);
     /* io_uring, as liburing names them */
     int (*ring_init)(unsigned entries, struct io_uring *ring, unsigned flags);
     void (*ring_exit)(struct io_uring *ring);
