@@ -268,6 +268,26 @@ static void test_walk(void **state)
     assert_int_equal(hr_place_batch(5, 64, 4294967295u), HR_PLACE_BATCH);
 }
 
+/* What makes it fast: no more vectors than rows need, and warps of a single row begin with a whole line of the source. */
+static void test_economy(void **state)
+{
+    (void)state;
+    for (unsigned bytes = 1; bytes <= 64; bytes *= 2) { /* a column of a matrix: every row in its own vectors only */
+        struct hr_move move = {4096, 8192 + bytes, bytes, 100, 640, (long long)bytes * 3};
+        assert_int_equal(hr_place_shape(&move).per_row, (bytes + 15) / 16);
+    }
+    for (unsigned source = 4096; source < 4096 + 256; source++)
+        for (unsigned target = 8192; target < 8192 + 16; target++) {
+            struct hr_move move = {source, target, 10000, 1, 0, 0};
+            struct hr_place_shape shape = hr_place_shape(&move);
+            assert_in_range(shape.skew, 0, 7);
+            for (unsigned column = 128; column < 512; column += HR_PLACE_WARP) {
+                struct hr_place_index index = {0, column};
+                assert_int_equal(hr_place_piece(&move, shape.skew, &index).source % 128 / 16, 0);
+            }
+        }
+}
+
 /* Sizes and distances beyond 32 bits: the last vectors of rows and of moves that no test can hold. */
 static void test_wide_arithmetic(void **state)
 {
@@ -283,6 +303,11 @@ static void test_wide_arithmetic(void **state)
     assert_int_equal(piece.range, 5u << 8);
     assert_true(hr_place_needs_lower(&piece));
     assert_true(hr_place_needs_upper(&piece));
+
+    struct hr_move huge = {0, 0, 1ull << 35, 1ull << 33, 1ll << 35, 1ll << 35}; /* 2^64 vectors, which is no small 0 */
+    shape = hr_place_shape(&huge);
+    assert_int_equal(shape.per_row, 1ull << 31);
+    assert_false(hr_place_is_small(&huge, &shape, 16));
 
     struct hr_place_index index = hr_place_index(123456789012345, 1000), step = hr_place_index(1999, 1000);
     hr_place_advance(&index, &step, 1000);
