@@ -139,10 +139,12 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
  */
 static uint64_t spread_block(uint64_t number, uint64_t block_count)
 {
+    if (block_count < 3)
+        return number;
     uint64_t step = block_count * 618 / 1000;
     while (common_divisor(step, block_count) > 1)
         step++;
-    return number * (step ? step : 1) % block_count;
+    return number * step % block_count;
 }
 
 static int64_t storage_step(void *context, uint32_t worker, struct hr_error *err)
