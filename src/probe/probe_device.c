@@ -236,7 +236,7 @@ static int measure_pipeline(struct link *link, struct hr_error *err)
 static int measure_link(struct link *link, struct hr_error *err)
 {
     static const char *const kinds[] = {"registered", "pinned", "pageable"};
-    char why[64] = "";
+    char why[80] = ""; /* leaves room for what measure_pipeline adds */
     int code = measure_pin(link, why, sizeof why, err);
     if (code == 0)
         code = hr_device_alloc(link->device, DATA_BYTES, &link->memory, err);
