@@ -18,7 +18,7 @@
 static int kernel_load(struct hr_device *device)
 {
     const struct hr_cuda_driver *driver = device->driver;
-    size_t size;
+    size_t size, ptx_size;
     const char *kind;
     const void *image = hr_place_image(&size, &kind);
     if (!driver->cuModuleLoadData) {
@@ -26,6 +26,11 @@ static int kernel_load(struct hr_device *device)
         return 0;
     }
     hr_cu_result result = driver->cuModuleLoadData(&device->kernel_module, image);
+    if (result != HR_CU_SUCCESS && hr_place_ptx(&ptx_size) != image) { /* older than the compiler that made the image */
+        image = hr_place_ptx(&size);
+        kind = "PTX";
+        result = driver->cuModuleLoadData(&device->kernel_module, image);
+    }
     if (result == HR_CU_SUCCESS)
         result = driver->cuModuleGetFunction(&device->kernel_function, device->kernel_module, HR_PLACE_KERNEL_NAME);
     else
