@@ -327,6 +327,7 @@ int main(void)
         cmocka_unit_test(test_shapes_of_launches),
         cmocka_unit_test(test_mixed_launches),
         cmocka_unit_test(test_walk),
+        cmocka_unit_test(test_economy),
         cmocka_unit_test(test_wide_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
