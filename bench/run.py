@@ -19,7 +19,6 @@ gpu       a GPU, all of the following; --only may name them one by one: gpu-hot 
 import argparse
 import datetime
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
