@@ -1,11 +1,12 @@
 /*
- * bench_gpu.c: page-cache-hot checkpoints into a GPU, headrace against the fastest of a sweep of bare programs (ruler.h),
- * interleaved in one run.
+ * bench_gpu.c: page-cache-hot checkpoints into a GPU, headrace against the fastest of a sweep of bare programs
+ * (ruler.h), interleaved in one run.
  *
  * usage: bench_gpu [OPTION]... CHECKPOINT...
  *
- *   --subject MEMORY,LOADER[,THREADS]  what of headrace is measured, any number of times (arena,kept): memory arena, each
- *                                      (one allocation a tensor) or into (the caller's); loader kept or new; readers
+ *   --subject MEMORY,LOADER[,THREADS]
+ *                        what of headrace is measured, any number of times (arena,kept): memory arena, each (one
+ *                        allocation a tensor) or into (the caller's); loader kept or new; readers asked for
  *   --pairs N            rounds of one ruler and every subject, 7 unless given, 5 at least
  *   --cpus LIST          use these cores only; taskset does as well
  *   --ruler-threads LIST thread counts of the ruler's sweep, instead of those that suit the cores
@@ -81,7 +82,7 @@ static void ruler_round(struct report *report, struct ruler *ruler, size_t round
     report->ruler_cpu[round] = cpu_seconds() - cpu;
 }
 
-/* Every other round the ruler comes last, and the subjects run backwards, so that none always inherits the same state. */
+/* Every other round the ruler comes last and the subjects run backwards, so that none always inherits the same state. */
 static void run_round(struct report *report, struct ruler *ruler, size_t round)
 {
     if (round % 2 == 0)

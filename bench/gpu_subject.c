@@ -1,6 +1,6 @@
 /*
- * gpu_subject.c: see gpu_subject.h. A trial's time runs from hr_load_start(), with a new loader from hr_loader_new(), until
- * all items are ready; what frees them is timed apart.
+ * gpu_subject.c: see gpu_subject.h. A trial's time runs from hr_load_start(), with a new loader from hr_loader_new(),
+ * until all items are ready; what frees them is timed apart.
  */
 #include "gpu_subject.h"
 

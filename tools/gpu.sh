@@ -17,8 +17,8 @@
 #   --python X.Y     build: of the machine it is carried to (this one's)
 #   --models DIR     bitwise: real checkpoints, files or folders (.demo)
 #
-# A machine for the tests needs python3 with PyTorch and safetensors and a driver, neither compiler nor CUDA toolkit. A
-# benchmark's results are joined and kept by `bench/run.py NAME --join build-gpu/results/*.json`.
+# The machine needs a driver and python3 with PyTorch and safetensors, neither compilers nor the CUDA toolkit. Results of
+# benchmarks are joined and kept by `bench/run.py NAME --join build-gpu/results/{bench,threads,cores,small,peers}.json`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,10 @@ while [[ $# -gt 0 ]]; do
     --gib) gib=$2 ;;
     --models) models=$2 ;;
     --python) python_version=$2 ;;
-    *) echo "gpu.sh: no such option: $1" >&2 && exit 2 ;;
+    *)
+        echo "gpu.sh: no such option: $1" >&2
+        exit 2
+        ;;
     esac
     shift 2
 done
@@ -92,9 +95,15 @@ benchmark() {
 case $part in
 build) build ;;
 test) use_wheels && python3 tools/gpu_tests.py "$from/bin" --json "$out/test.json" ;;
-bitwise) use_wheels && python3 tools/gpu_bitwise.py --models "$models" --scratch "$scratch" --json "$out/bitwise.json" ;;
+bitwise)
+    use_wheels
+    python3 tools/gpu_bitwise.py --models "$models" --scratch "$scratch" --json "$out/bitwise.json"
+    ;;
 bench) use_wheels && benchmark gpu-hot ;;
 threads | cores | small) use_wheels && benchmark "gpu-$part" ;;
 peers) use_wheels && benchmark peers ;;
-*) echo "gpu.sh: no such part: $part" >&2 && exit 2 ;;
+*)
+    echo "gpu.sh: no such part: $part" >&2
+    exit 2
+    ;;
 esac

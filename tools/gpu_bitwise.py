@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "python")
 import reference  # noqa: E402
 import test_bitwise  # noqa: E402
 
-TORCH_DTYPES = ["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64",
-                "I64", "U64"]
+TORCH_DTYPES = ["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64",
+                "F64", "I64", "U64"]
 WAYS = {name: way for name, way in test_bitwise.WAYS.items() if "mmap" not in way}
 LARGE_BYTES = (4 << 30) + (64 << 20) + 6  # offsets beyond 32 bits
 # For tensors of [rows, columns]: rows, wide and narrow columns, steps, single elements, nothing.

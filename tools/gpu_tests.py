@@ -41,7 +41,8 @@ def row_of(name: str, status: int, output: str, seconds: float, counts: dict) ->
            "failed": counts["FAILED"] or int(status != 0), "skipped": counts["SKIPPED"]}
     if row["failed"]:
         row["output"] = output[-4000:]
-    print(f"{name}: {row['passed']} passed, {row['failed']} failed, {row['skipped']} skipped, {seconds:.1f} s", flush=True)
+    print(f"{name}: {row['passed']} passed, {row['failed']} failed, {row['skipped']} skipped, {seconds:.1f} s",
+          flush=True)
     return row
 
 
