@@ -82,7 +82,7 @@ static void ruler_round(struct report *report, struct ruler *ruler, size_t round
     report->ruler_cpu[round] = cpu_seconds() - cpu;
 }
 
-/* Every other round the ruler comes last and the subjects run backwards, so that none always inherits the same state. */
+/* In every other round the ruler comes last and the subjects run backwards: none always inherits the same state. */
 static void run_round(struct report *report, struct ruler *ruler, size_t round)
 {
     if (round % 2 == 0)

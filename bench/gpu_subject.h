@@ -1,6 +1,6 @@
 /*
  * gpu_subject.h: one way of loading a checkpoint into a GPU with headrace, tried again and again: whose memory, whether
- * the loader is kept, how many threads are asked for. Keeps what each trial took and what the last one said about itself.
+ * the loader is kept, how many threads are asked for. Keeps what each trial took and what the last one said.
  */
 #ifndef BENCH_GPU_SUBJECT_H
 #define BENCH_GPU_SUBJECT_H

@@ -1,6 +1,6 @@
 /*
- * ruler.h: the fastest bare program that takes a checkpoint's bytes from the page cache to a GPU, which is what headrace
- * is measured against, and the two limits that it is made of.
+ * ruler.h: the fastest bare program that takes a checkpoint's bytes from the page cache to a GPU: what headrace is
+ * measured against, and the two limits that it is made of.
  *
  * Threads take blocks of the joined data sections in turn, pread each into a piece of pinned memory of their own, copy
  * it to the device on their own stream, and before they use that piece again wait (asleep) for the event behind its
