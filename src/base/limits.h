@@ -29,6 +29,24 @@
 #define HR_CHUNK_BYTES_MIN (64u << 10)
 #define HR_CHUNK_BYTES_DEFAULT (4u << 20)
 #define HR_CHUNK_BYTES_MAX (1u << 30)
+/* Devices of one loader: bits of a word in its plans. */
+#define HR_DEVICE_COUNT_MAX 64
+/*
+ * The same grid where chunks go to GPUs, through slots of pinned memory of this size. Copies of 2 MiB keep the link busy,
+ * and a ring of few of them stays in the processor's cache between the reader and the copy engine.
+ */
+#define HR_CHUNK_BYTES_REMOTE (2u << 20)
+#define HR_CHUNK_BYTES_REMOTE_MAX (64u << 20)
+/* Slots of the ring by default, and the most pinned memory unless the caller asks for more. */
+#define HR_STAGING_SLOTS_DEFAULT 48
+#define HR_STAGING_BYTES_MAX (256u << 20)
+/* Chunks that a reader keeps between its reads and the copy engine. */
+#define HR_STAGING_DEPTH 3
+/* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
+#define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
+/* Streams of a device: two for each copy engine that works towards it keep it busy between two copies. */
+#define HR_LANE_COUNT_DEFAULT 4
+#define HR_LANE_COUNT_MAX 16
 /* Vectors in one preadv: the kernel's IOV_MAX is 1024; past a few hundred longer calls gain nothing. */
 #define HR_IOV_MAX 256
 /* EAGAIN in a row before it is an error: files are not expected to say it, and memory pressure passes sooner. */
@@ -65,5 +83,25 @@
 #define HR_CUT_ALIGNMENT 4096u
 /* Files that one load keeps open at once, further bounded by half of RLIMIT_NOFILE. */
 #define HR_OPEN_FILES_MAX 128
+
+/*
+ * The ways into place on a GPU. Measured on an H200, single copies from pinned memory in GB/s:
+ *   by size: 16 KiB 6, 64 KiB 16, 256 KiB 34, 3 MiB 52; the placing kernel 48 for anything of 4 KiB and more
+ *   2D copies by rows of 256 bytes to 16 KiB: 33 to 47
+ * Copies leave the GPU's processors to others, so they are taken where they cost little.
+ */
+#define HR_PLACE_COPY_BYTES_MIN (256u << 10)
+#define HR_PLACE_ROW_BYTES_MIN 512u
+/* The placing kernel's grid: 64 blocks fill the link; one block is worth starting for this many bytes. */
+#define HR_PLACE_BLOCK_COUNT_MAX 64u
+#define HR_PLACE_BLOCK_BYTES (32u << 10)
+#define HR_PLACE_THREAD_COUNT 512u
+/* Copies in one call of the driver: more gain nothing, and their table lies on the stack. */
+#define HR_PLACE_BATCH_COUNT 256u
+/*
+ * Device memory of one lane for sources that the placing kernel cannot read from host memory; a chunk to a GPU has at
+ * most 64 MiB. What spans more goes by copies.
+ */
+#define HR_BOUNCE_BYTES_MAX ((64u << 20) + (64u << 10))
 
 #endif
