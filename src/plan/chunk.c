@@ -50,10 +50,8 @@ static struct block item_block(const struct hr_plan_item *item)
  * each other in the file, for every run. So short runs with small gaps are staged, long ones are not, and short
  * ones that lie far apart are read one by one, because only what is needed should be read.
  */
-uint32_t hr_way_choose(const struct hr_plan_item *item, int staged_only)
+uint32_t hr_way_choose(const struct hr_plan_item *item)
 {
-    if (staged_only)
-        return HR_WAY_STAGED;
     if (item->dim_count == 0)
         return HR_WAY_DIRECT;
     uint64_t run = item->run_bytes;
@@ -105,12 +103,13 @@ static uint64_t stream_before(const struct hr_plan_item *item, uint64_t offset)
 }
 
 /*
- * Where cuts inside a run are aligned: in the file for staged items, in memory for direct ones. There two readers
- * that meet within a huge page of fresh memory would both fill it with zeros; arenas begin on huge pages.
+ * Where cuts inside a run are aligned: in the file for what is staged, in memory for what is read straight into host
+ * memory. There two readers that meet within a huge page of fresh memory would both fill it with zeros; arenas begin on
+ * huge pages.
  */
-static uint64_t cut_place(const struct hr_plan_item *item, uint64_t begin, uint64_t source)
+static uint64_t cut_place(const struct builder *b, const struct hr_plan_item *item, uint64_t begin, uint64_t source)
 {
-    if (item->way == HR_WAY_STAGED)
+    if (item->way == HR_WAY_STAGED || hr_plan_is_remote(b->plan, item->device_index))
         return source;
     return item->target_offset + (uintptr_t)item->into + begin;
 }
@@ -161,7 +160,7 @@ static uint64_t piece_end(const struct builder *b, const struct hr_plan_item *it
     uint64_t chunk_bytes = b->plan->options.chunk_bytes;
     if (b->is_open && item->dim_count && item->run_bytes <= chunk_bytes)
         return begin; /* the run fits whole into the next one */
-    uint64_t place = cut_place(item, begin, source);
+    uint64_t place = cut_place(b, item, begin, source);
     uint64_t place_end = place + (end - begin);
     return begin + cut_in_run(place, place_end, chunk_bytes, b->is_open ? place : place_end) - place;
 }
@@ -175,7 +174,8 @@ static void chunk_close(struct builder *b)
     const struct hr_plan_chunk *chunk = &plan->chunks[plan->chunk_count - 1];
     uint64_t span = chunk->file_end - chunk->file_begin;
     plan->read_bytes += chunk->way == HR_WAY_STAGED ? span : chunk->bytes;
-    if (chunk->way == HR_WAY_STAGED && span > plan->staged_bytes_max)
+    int is_remote = hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index);
+    if (chunk->way == HR_WAY_STAGED && !is_remote && span > plan->staged_bytes_max)
         plan->staged_bytes_max = span;
     b->is_open = 0;
 }

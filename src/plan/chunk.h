@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 
 /* enum hr_way of an item whose geometry is known. */
-uint32_t hr_way_choose(const struct hr_plan_item *item, int staged_only);
+uint32_t hr_way_choose(const struct hr_plan_item *item);
 
 /*
  * Makes all chunks and pieces of a plan whose items, order and groups are made, and counts its read_bytes and

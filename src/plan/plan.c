@@ -29,6 +29,11 @@ static const struct hr_item *request_item(const struct request *request, size_t 
     return (const struct hr_item *)((const char *)request->items + index * request->items->size);
 }
 
+int hr_plan_is_remote(const struct hr_plan *plan, uint32_t device_index)
+{
+    return (int)(plan->options.remote_devices >> device_index & 1);
+}
+
 void hr_plan_release(struct hr_plan *plan)
 {
     if (!plan)
@@ -130,7 +135,7 @@ static int items_make(struct hr_plan *plan, const struct request *request, struc
         made->file_index = tensor->file_index;
         made->into = item->into;
         made->device_index = item->device_index;
-        made->way = hr_way_choose(made, plan->options.staged_only);
+        made->way = hr_way_choose(made);
         if (__builtin_add_overflow(plan->bytes, made->bytes, &plan->bytes) || plan->bytes > INT64_MAX)
             return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: with it the request exceeds 63 bits of bytes", i);
     }

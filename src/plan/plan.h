@@ -33,10 +33,11 @@ struct hr_plan_dim {
     int64_t target_stride;
 };
 
-/* How a chunk's bytes come to their place. */
+/* How a chunk is read, and what of it. */
 enum hr_way {
-    HR_WAY_DIRECT = 0, /* each run is read straight into its final memory */
-    HR_WAY_STAGED = 1  /* [file_begin, file_end) is read into a bounce buffer, then runs are copied to their places */
+    HR_WAY_DIRECT =
+        0, /* run by run, straight into final memory; for remote devices into staging, one behind the other */
+    HR_WAY_STAGED = 1 /* [file_begin, file_end) as a whole, into a buffer, from where runs are copied to their places */
 };
 
 struct hr_plan_item {
@@ -83,7 +84,7 @@ struct hr_plan_options {
     uint64_t chunk_bytes, arena_bytes, window_bytes; /* window 0: no bound */
     uint32_t ownership;                              /* enum hr_ownership */
     uint32_t device_count;
-    int staged_only; /* every chunk is staged: what device memory wants */
+    uint64_t remote_devices; /* bit i: readers cannot write device i; its chunks come to their place out of staging */
 };
 
 struct hr_plan {
@@ -97,7 +98,7 @@ struct hr_plan {
     size_t file_count;         /* of the checkpoint */
     uint64_t bytes;            /* needed, in all */
     uint64_t read_bytes;       /* what the chunks will read */
-    uint64_t staged_bytes_max; /* largest file_end - file_begin of a staged chunk */
+    uint64_t staged_bytes_max; /* largest file_end - file_begin of a staged chunk for host memory */
     struct hr_plan_options options;
     void *pool; /* dims, shapes, strides */
 };
@@ -111,6 +112,9 @@ int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t fi
                  size_t item_count, const struct hr_plan_options *options, struct hr_plan *ret_plan,
                  struct hr_error *err);
 void hr_plan_release(struct hr_plan *plan);
+
+/* Whether a device's memory is filled out of staging, not by readers. */
+int hr_plan_is_remote(const struct hr_plan *plan, uint32_t device_index);
 
 /* Walks the runs of a piece in order. */
 struct hr_run {
@@ -131,5 +135,16 @@ struct hr_run_walk {
 void hr_run_walk_init(struct hr_run_walk *walk, const struct hr_plan_item *item, const struct hr_plan_piece *piece);
 /* 1 and the next run (cut to the piece), or 0 at its end. */
 int hr_run_walk_next(struct hr_run_walk *walk, struct hr_run *ret_run);
+
+/* Equal runs at equal distances; as a run where `count` is 1. */
+struct hr_run_rows {
+    struct hr_run run; /* the first one */
+    uint64_t count;
+    uint64_t source_stride;
+    int64_t target_stride;
+};
+
+/* The same walk in larger steps: as many runs at once as the innermost dimension holds from here on. */
+int hr_run_walk_rows(struct hr_run_walk *walk, struct hr_run_rows *ret_rows);
 
 #endif

@@ -56,3 +56,36 @@ int hr_run_walk_next(struct hr_run_walk *walk, struct hr_run *ret_run)
     }
     return 1;
 }
+
+/* How many whole runs of the innermost dimension follow from the current one on, which starts here; at least 1. */
+static uint64_t rows_here(const struct hr_run_walk *walk)
+{
+    const struct hr_plan_item *item = walk->item;
+    if (item->dim_count == 0 || walk->run_left < item->run_bytes)
+        return 1;
+    uint64_t in_dim = item->dims[item->dim_count - 1].count - walk->index[item->dim_count - 1];
+    uint64_t whole = (walk->end - walk->position) / item->run_bytes;
+    return whole == 0 ? 1 : in_dim < whole ? in_dim : whole;
+}
+
+int hr_run_walk_rows(struct hr_run_walk *walk, struct hr_run_rows *ret_rows)
+{
+    const struct hr_plan_item *item = walk->item;
+    if (walk->position == walk->end)
+        return 0;
+    *ret_rows = (struct hr_run_rows){.count = rows_here(walk)};
+    uint64_t skipped = ret_rows->count - 1;
+    if (skipped) {
+        const struct hr_plan_dim *dim = &item->dims[item->dim_count - 1];
+        ret_rows->source_stride = dim->source_stride;
+        ret_rows->target_stride = dim->target_stride;
+        walk->position += skipped * item->run_bytes;
+        walk->index[item->dim_count - 1] += skipped;
+        walk->source_offset += skipped * dim->source_stride;
+        walk->target_offset += (int64_t)skipped * dim->target_stride;
+    }
+    hr_run_walk_next(walk, &ret_rows->run);
+    ret_rows->run.source_offset -= skipped * ret_rows->source_stride;
+    ret_rows->run.target_offset -= (int64_t)skipped * ret_rows->target_stride;
+    return 1;
+}

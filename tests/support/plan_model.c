@@ -210,6 +210,25 @@ static void check_groups(const struct plan_case *tested, const struct hr_plan *p
     CHECK(order_at == plan->item_count && chunk_at == plan->chunk_count);
 }
 
+/* The walk in larger steps gives the same runs. */
+static void check_rows(const struct hr_plan_item *item, const struct hr_plan_piece *piece)
+{
+    struct hr_run_walk walk, larger;
+    struct hr_run run;
+    struct hr_run_rows rows;
+    hr_run_walk_init(&walk, item, piece);
+    hr_run_walk_init(&larger, item, piece);
+    while (hr_run_walk_rows(&larger, &rows)) {
+        CHECK(rows.count > 0);
+        for (uint64_t r = 0; r < rows.count; r++) {
+            CHECK(hr_run_walk_next(&walk, &run) && run.bytes == rows.run.bytes);
+            CHECK(run.source_offset == rows.run.source_offset + r * rows.source_stride);
+            CHECK(run.target_offset == rows.run.target_offset + (int64_t)r * rows.target_stride);
+        }
+    }
+    CHECK(!hr_run_walk_next(&walk, &run));
+}
+
 /* One piece: its runs against the model. Returns the bounds of what it touches in the file. */
 static uint64_t check_piece(const struct hr_plan *plan, const struct hr_plan_piece *piece, struct stream *stream,
                             uint64_t *ret_end)
@@ -228,6 +247,7 @@ static uint64_t check_piece(const struct hr_plan *plan, const struct hr_plan_pie
         }
     }
     CHECK(at == piece->end);
+    check_rows(item, piece);
     *ret_end = stream->source[at - 1] + 1;
     return stream->source[piece->begin];
 }
@@ -257,7 +277,8 @@ static uint64_t check_chunk(const struct hr_plan *plan, const struct hr_plan_chu
     if (chunk->way != HR_WAY_STAGED)
         return bytes;
     CHECK(chunk->file_end - chunk->file_begin <= plan->options.chunk_bytes);
-    CHECK(chunk->file_end - chunk->file_begin <= plan->staged_bytes_max);
+    CHECK(hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index) ||
+          chunk->file_end - chunk->file_begin <= plan->staged_bytes_max);
     return chunk->file_end - chunk->file_begin;
 }
 
@@ -313,8 +334,8 @@ void model_check_plan(const struct plan_case *tested, const struct hr_plan *plan
     free(streams);
 }
 
-/* The same items, groups and order, all direct. */
-static void rechunk_direct(struct hr_plan *plan)
+/* The same items, groups and order, all in one way. */
+static void rechunk(struct hr_plan *plan, enum hr_way way)
 {
     hr_free(plan->chunks);
     hr_free(plan->pieces);
@@ -323,9 +344,9 @@ static void rechunk_direct(struct hr_plan *plan)
     plan->chunk_count = plan->piece_count = 0;
     plan->read_bytes = plan->staged_bytes_max = 0;
     for (size_t i = 0; i < plan->item_count; i++)
-        plan->items[i].way = HR_WAY_DIRECT;
+        plan->items[i].way = way;
     CHECK(hr_chunks_make(plan, NULL) == 0);
-    CHECK(plan->read_bytes == plan->bytes);
+    CHECK(way == HR_WAY_STAGED || plan->read_bytes == plan->bytes);
 }
 
 void model_check(const struct plan_case *tested)
@@ -340,7 +361,9 @@ void model_check(const struct plan_case *tested)
     if (code)
         return;
     model_check_plan(tested, &plan);
-    rechunk_direct(&plan);
+    rechunk(&plan, HR_WAY_DIRECT);
+    model_check_plan(tested, &plan);
+    rechunk(&plan, HR_WAY_STAGED);
     model_check_plan(tested, &plan);
     hr_plan_release(&plan);
 }

@@ -72,7 +72,7 @@ static void check_one(uint32_t dtype, uint32_t rank, const uint64_t *shape, cons
         tested.options.chunk_bytes = chunks[checked_count % 6];
         tested.options.ownership = checked_count / 6 % 2;
         tested.options.window_bytes = checked_count / 12 % 3 * checked_count;
-        tested.options.staged_only = checked_count / 36 % 2;
+        tested.options.remote_devices = checked_count / 36 % 2;
         model_check(&tested);
     }
 }

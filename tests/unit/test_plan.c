@@ -150,7 +150,7 @@ static void run_random(uint64_t seed, const uint64_t *extents, const uint64_t *c
         .arena_bytes = (uint64_t)1 << model_random(&seed, 24),
         .ownership = (uint32_t)model_random(&seed, 2),
         .device_count = 2,
-        .staged_only = model_random(&seed, 4) == 0,
+        .remote_devices = model_random(&seed, 4) == 0,
     };
     if (model_random(&seed, 2))
         c.tested.options.window_bytes = 1 + (model_random(&seed, 1 << 20) >> model_random(&seed, 20));
@@ -249,7 +249,6 @@ static void test_staged_blocks(void **state)
     assert_int_equal(plan.bytes, 100 * 8192);
     assert_int_equal(plan.read_bytes, 100 * 16383);
     hr_plan_release(&plan);
-    tested.options.staged_only = 1;
     ranges[1].stop = 2; /* single bytes, 1 MiB apart: a chunk each rather than 100 MiB read */
     plan = plan_of(&tested);
     assert_int_equal(plan.read_bytes, 100);
@@ -315,12 +314,12 @@ static void test_small_tensors(void **state)
         items[t] = (struct hr_item){.size = sizeof items[0], .tensor_index = t};
     }
     struct plan_case tested = {tensors, SMALL_COUNT + 1, 1, items, SMALL_COUNT + 1, plain};
-    for (tested.options.staged_only = 0; tested.options.staged_only < 2; tested.options.staged_only++) {
+    for (tested.options.remote_devices = 0; tested.options.remote_devices < 2; tested.options.remote_devices++) {
         struct hr_plan plan = plan_of(&tested);
         assert_int_equal(plan.chunks[0].piece_count, HR_CHUNK_RUNS_MAX);
         hr_plan_release(&plan);
     }
-    tested.options.staged_only = 0;
+    tested.options.remote_devices = 0;
     /* The second chunk has passed 4 MiB of the arena before the long one, and is full before 8 MiB. */
     struct hr_plan plan = plan_of(&tested);
     uint64_t few = SMALL_COUNT - HR_CHUNK_RUNS_MAX, place = SMALL_COUNT * 768;

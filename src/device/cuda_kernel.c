@@ -1,0 +1,202 @@
+/*
+ * cuda_kernel.c: the placing kernel: loaded once per device, on first use, and launched. Where kernels cannot read
+ * pinned host memory, sources and table go to device memory of the lane first, in one copy each.
+ */
+#include <stdio.h>
+
+#include "base/limits.h"
+#include "device/cuda_device.h"
+#include "device/place_image.h"
+
+/* Sources keep their place in a line of this many bytes in device memory, as if they were read where they are. */
+#define LINE_BYTES 256u
+#define GROWTH_BYTES (2u << 20)
+
+/* ------------------------------------------------------------------------------------------- loading */
+
+/* In the device's context, under the lock. */
+static int kernel_load(struct hr_device *device)
+{
+    const struct hr_cuda_driver *driver = device->driver;
+    size_t size;
+    const char *kind;
+    const void *image = hr_place_image(&size, &kind);
+    if (!driver->cuModuleLoadData) {
+        snprintf(device->kernel_detail, sizeof device->kernel_detail, "this driver loads no modules");
+        return 0;
+    }
+    hr_cu_result result = driver->cuModuleLoadData(&device->kernel_module, image);
+    if (result == HR_CU_SUCCESS)
+        result = driver->cuModuleGetFunction(&device->kernel_function, device->kernel_module, HR_PLACE_KERNEL_NAME);
+    else
+        device->kernel_module = NULL;
+    if (result == HR_CU_SUCCESS)
+        return 1;
+    hr_cuda_note(device, result);
+    snprintf(device->kernel_detail, sizeof device->kernel_detail,
+             "the placing kernel (%s, %zu bytes) does not load for compute capability %u.%u: %s (%u)", kind, size,
+             device->info.compute_major, device->info.compute_minor, hr_cuda_result_name(driver, result), result);
+    return 0;
+}
+
+/* In the device's context. Loads once; whether it is usable. */
+static int kernel_get(struct hr_device *device)
+{
+    if (device->kernel_state == HR_KERNEL_UNKNOWN) {
+        pthread_mutex_lock(&device->kernel_lock);
+        if (device->kernel_state == HR_KERNEL_UNKNOWN)
+            device->kernel_state = kernel_load(device) ? HR_KERNEL_USABLE : HR_KERNEL_MISSING;
+        pthread_mutex_unlock(&device->kernel_lock);
+    }
+    return device->kernel_state == HR_KERNEL_USABLE;
+}
+
+int hr_device_kernel(struct hr_device *device, char *detail, size_t capacity)
+{
+    struct hr_cuda_scope scope;
+    struct hr_error error;
+    const char *reason = "host memory needs no kernel";
+    int is_usable = 0;
+    if (device->driver && hr_cuda_enter(device, &scope, &error)) {
+        reason = error.message;
+    } else if (device->driver) {
+        is_usable = kernel_get(device);
+        reason = device->kernel_detail;
+        hr_cuda_leave(device, &scope);
+    }
+    if (capacity)
+        snprintf(detail, capacity, "%s", is_usable ? "" : reason);
+    return is_usable;
+}
+
+/* ------------------------------------------------------------------------------- buffers of the lane */
+
+void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer)
+{
+    if (buffer->memory)
+        hr_cuda_note(lane->device, lane->device->driver->cuMemFree(buffer->memory));
+    *buffer = (struct hr_lane_buffer){0};
+}
+
+/*
+ * At least `bytes`, in steps so that it seldom grows: freeing the smaller one waits for what uses it. 0 when there is no
+ * memory: copies will do.
+ */
+static int buffer_grow(struct hr_lane *lane, struct hr_lane_buffer *buffer, uint64_t bytes)
+{
+    if (buffer->bytes >= bytes)
+        return 1;
+    if (bytes > HR_BOUNCE_BYTES_MAX)
+        return 0;
+    hr_lane_buffer_release(lane, buffer);
+    bytes = (bytes + GROWTH_BYTES - 1) / GROWTH_BYTES * GROWTH_BYTES;
+    hr_cu_result result = lane->device->driver->cuMemAlloc(&buffer->memory, bytes);
+    hr_cuda_note(lane->device, result);
+    if (result != HR_CU_SUCCESS)
+        buffer->memory = 0;
+    else
+        buffer->bytes = bytes;
+    return result == HR_CU_SUCCESS;
+}
+
+/* The host memory that the moves read. Pitches may be negative. */
+struct span {
+    unsigned long long begin, end;
+};
+
+static struct span span_of(const struct hr_move *moves, size_t move_count)
+{
+    struct span span = {UINT64_MAX, 0};
+    for (size_t i = 0; i < move_count; i++) {
+        unsigned long long first = moves[i].source;
+        unsigned long long last = first + (moves[i].rows - 1) * (unsigned long long)moves[i].source_pitch;
+        unsigned long long low = first < last ? first : last, high = first < last ? last : first;
+        if (low < span.begin)
+            span.begin = low;
+        if (high + moves[i].bytes > span.end)
+            span.end = high + moves[i].bytes;
+    }
+    return span;
+}
+
+/* ----------------------------------------------------------------------------------------- launching */
+
+static int launch(struct hr_lane *lane, hr_cu_address table, uint64_t bytes, size_t move_count, struct hr_error *err)
+{
+    unsigned count = (unsigned)move_count;
+    void *parameters[] = {&table, &count};
+    uint64_t blocks = (bytes + HR_PLACE_BLOCK_BYTES - 1) / HR_PLACE_BLOCK_BYTES;
+    if (blocks < move_count)
+        blocks = move_count;
+    if (blocks > HR_PLACE_BLOCK_COUNT_MAX)
+        blocks = HR_PLACE_BLOCK_COUNT_MAX;
+    hr_cu_result result =
+        lane->device->driver->cuLaunchKernel(lane->device->kernel_function, (unsigned)blocks, 1, 1,
+                                             HR_PLACE_THREAD_COUNT, 1, 1, 0, lane->stream, parameters, NULL);
+    return hr_cuda_check(lane->device, result, "launching the placing kernel", err);
+}
+
+/* Adds `shift` to all sources; the bytes that the moves take. */
+static uint64_t shift_sources(struct hr_move *moves, size_t move_count, unsigned long long shift)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < move_count; i++) {
+        moves[i].source += shift;
+        bytes += moves[i].bytes * moves[i].rows;
+    }
+    return bytes;
+}
+
+static int launch_pinned(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
+                         size_t move_count, struct hr_place_counts *counts, struct hr_error *err)
+{
+    unsigned long long shift = (unsigned long long)block->device_shift;
+    uint64_t bytes = shift_sources(moves, move_count, shift);
+    int code = launch(lane, (uintptr_t)moves + shift, bytes, move_count, err);
+    if (code)
+        return code;
+    counts->bytes_sent += bytes;
+    counts->kernel_count++;
+    return 0;
+}
+
+/* The stream's order keeps the buffers from being overwritten too early. */
+static int launch_bounced(struct hr_lane *lane, struct hr_move *moves, size_t move_count, const struct span *span,
+                          struct hr_place_counts *counts, struct hr_error *err)
+{
+    const struct hr_cuda_driver *driver = lane->device->driver;
+    hr_cu_address target = lane->sources.memory + LINE_BYTES + span->begin % LINE_BYTES;
+    hr_cu_result result =
+        driver->cuMemcpyHtoDAsync(target, (const void *)(uintptr_t)span->begin, span->end - span->begin, lane->stream);
+    uint64_t bytes = shift_sources(moves, move_count, target - span->begin);
+    if (result == HR_CU_SUCCESS)
+        result = driver->cuMemcpyHtoDAsync(lane->table.memory, moves, move_count * sizeof *moves, lane->stream);
+    int code = hr_cuda_check(lane->device, result, "copying to the device", err);
+    if (!code)
+        code = launch(lane, lane->table.memory, bytes, move_count, err);
+    if (code)
+        return code;
+    counts->bytes_sent += span->end - span->begin;
+    counts->copy_count++;
+    counts->kernel_count++;
+    return 0;
+}
+
+int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
+                   struct hr_place_counts *counts, int *ret_done, struct hr_error *err)
+{
+    struct hr_device *device = lane->device;
+    *ret_done = 0;
+    if (move_count > UINT32_MAX || !kernel_get(device))
+        return 0;
+    if (device->reads_host) {
+        *ret_done = block->kind != HR_STAGING_PAGEABLE;
+        return *ret_done ? launch_pinned(lane, block, moves, move_count, counts, err) : 0;
+    }
+    struct span span = span_of(moves, move_count);
+    if (!buffer_grow(lane, &lane->table, move_count * sizeof *moves) ||
+        !buffer_grow(lane, &lane->sources, span.end - span.begin + 3 * (uint64_t)LINE_BYTES))
+        return 0;
+    *ret_done = 1;
+    return launch_bounced(lane, moves, move_count, &span, counts, err);
+}

@@ -1,0 +1,205 @@
+/*
+ * cuda_place.c: sorts moves into the three ways into place: copies of long ranges, 2D copies of wide rows, and the
+ * placing kernel for the rest; without a kernel, all of it by copies.
+ */
+#include "base/limits.h"
+#include "device/cuda_device.h"
+
+#define STREAM_ORDER HR_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+
+/* ------------------------------------------------------------------------------------------ joining */
+
+/* A row after the other in both memories is one range. */
+static void flatten(struct hr_move *move)
+{
+    long long bytes = (long long)move->bytes;
+    if (move->rows == 1 || (move->source_pitch == bytes && move->target_pitch == bytes)) {
+        move->bytes *= move->rows;
+        move->rows = 1;
+        move->source_pitch = move->target_pitch = (long long)move->bytes;
+    }
+}
+
+/* Lengthens `move` by `next`, if it goes on where that ends. */
+static int join(struct hr_move *move, const struct hr_move *next)
+{
+    if (move->rows == 1 && next->rows == 1) {
+        if (next->source != move->source + move->bytes || next->target != move->target + move->bytes)
+            return 0;
+        move->bytes += next->bytes;
+        move->source_pitch = move->target_pitch = (long long)move->bytes;
+        return 1;
+    }
+    if (move->rows == 1 || next->rows == 1 || move->bytes != next->bytes || move->source_pitch != next->source_pitch ||
+        move->target_pitch != next->target_pitch ||
+        next->source != move->source + move->rows * (unsigned long long)move->source_pitch ||
+        next->target != move->target + move->rows * (unsigned long long)move->target_pitch)
+        return 0;
+    move->rows += next->rows;
+    return 1;
+}
+
+/* How many are left, at the front. */
+static size_t join_all(struct hr_move *moves, size_t move_count)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < move_count; i++) {
+        struct hr_move move = moves[i];
+        flatten(&move);
+        if (count == 0 || !join(&moves[count - 1], &move))
+            moves[count++] = move;
+    }
+    return count;
+}
+
+/* ------------------------------------------------------------------------------------------- copies */
+
+static int copy_range(struct hr_lane *lane, const struct hr_move *move, struct hr_place_counts *counts,
+                      struct hr_error *err)
+{
+    hr_cu_result result = lane->device->driver->cuMemcpyHtoDAsync(move->target, (const void *)(uintptr_t)move->source,
+                                                                  move->bytes, lane->stream);
+    if (result != HR_CU_SUCCESS)
+        return hr_cuda_check(lane->device, result, "copying to the device", err);
+    counts->copy_count++;
+    counts->bytes_sent += move->bytes;
+    return 0;
+}
+
+/* What the driver's 2D copies can do: rows that follow each other upwards. */
+static int can_copy_rows(const struct hr_lane *lane, const struct hr_move *move)
+{
+    long long bytes = (long long)move->bytes, most = (long long)lane->device->pitch_bytes_max;
+    return lane->device->driver->cuMemcpy2DAsync && move->source_pitch >= bytes && move->target_pitch >= bytes &&
+           move->source_pitch <= most && move->target_pitch <= most;
+}
+
+static int copy_rows(struct hr_lane *lane, const struct hr_move *move, struct hr_place_counts *counts,
+                     struct hr_error *err)
+{
+    struct hr_cu_memcpy_2d copy = {.srcMemoryType = HR_CU_MEMORYTYPE_HOST,
+                                   .srcHost = (const void *)(uintptr_t)move->source,
+                                   .srcPitch = (size_t)move->source_pitch,
+                                   .dstMemoryType = HR_CU_MEMORYTYPE_DEVICE,
+                                   .dstDevice = move->target,
+                                   .dstPitch = (size_t)move->target_pitch,
+                                   .WidthInBytes = move->bytes,
+                                   .Height = move->rows};
+    hr_cu_result result = lane->device->driver->cuMemcpy2DAsync(&copy, lane->stream);
+    if (result != HR_CU_SUCCESS)
+        return hr_cuda_check(lane->device, result, "copying rows to the device", err);
+    counts->copy_count++;
+    counts->bytes_sent += move->bytes * move->rows;
+    return 0;
+}
+
+/* Ranges that are gathered for one call of the driver. */
+struct batch {
+    hr_cu_address targets[HR_PLACE_BATCH_COUNT], sources[HR_PLACE_BATCH_COUNT];
+    size_t sizes[HR_PLACE_BATCH_COUNT];
+    size_t count;
+};
+
+static int batch_flush(struct hr_lane *lane, struct batch *batch, struct hr_place_counts *counts, struct hr_error *err)
+{
+    struct hr_cu_memcpy_attributes attributes = {.srcAccessOrder = STREAM_ORDER};
+    size_t attribute_index = 0, fail_index = 0;
+    if (batch->count == 0)
+        return 0;
+    hr_cu_result result =
+        lane->device->driver->cuMemcpyBatchAsync(batch->targets, batch->sources, batch->sizes, batch->count,
+                                                 &attributes, &attribute_index, 1, &fail_index, lane->stream);
+    if (result != HR_CU_SUCCESS)
+        return hr_cuda_check(lane->device, result, "copying a batch to the device", err);
+    for (size_t i = 0; i < batch->count; i++)
+        counts->bytes_sent += batch->sizes[i];
+    counts->copy_count += batch->count;
+    batch->count = 0;
+    return 0;
+}
+
+static int batch_add(struct hr_lane *lane, struct batch *batch, const struct hr_move *range,
+                     struct hr_place_counts *counts, struct hr_error *err)
+{
+    if (!lane->device->driver->cuMemcpyBatchAsync)
+        return copy_range(lane, range, counts, err);
+    batch->targets[batch->count] = range->target;
+    batch->sources[batch->count] = range->source;
+    batch->sizes[batch->count++] = range->bytes;
+    return batch->count < HR_PLACE_BATCH_COUNT ? 0 : batch_flush(lane, batch, counts, err);
+}
+
+/* Row by row, where nothing better serves. */
+static int batch_add_rows(struct hr_lane *lane, struct batch *batch, const struct hr_move *move,
+                          struct hr_place_counts *counts, struct hr_error *err)
+{
+    struct hr_move row = *move;
+    int code = 0;
+    for (unsigned long long i = 0; i < move->rows && !code; i++) {
+        code = batch_add(lane, batch, &row, counts, err);
+        row.source += (unsigned long long)move->source_pitch;
+        row.target += (unsigned long long)move->target_pitch;
+    }
+    return code;
+}
+
+static int copy_all(struct hr_lane *lane, const struct hr_move *moves, size_t move_count,
+                    struct hr_place_counts *counts, struct hr_error *err)
+{
+    struct batch batch;
+    int code = 0;
+    batch.count = 0;
+    for (size_t i = 0; i < move_count && !code; i++)
+        code = moves[i].rows > 1 && can_copy_rows(lane, &moves[i])
+                   ? copy_rows(lane, &moves[i], counts, err)
+                   : batch_add_rows(lane, &batch, &moves[i], counts, err);
+    return code ? code : batch_flush(lane, &batch, counts, err);
+}
+
+/* ------------------------------------------------------------------------------------------ placing */
+
+/* Copies what is long or wide; the rest is moved to the front of the table. */
+static int copy_long(struct hr_lane *lane, struct hr_move *moves, size_t move_count, size_t *ret_rest_count,
+                     struct hr_place_counts *counts, struct hr_error *err)
+{
+    size_t rest_count = 0;
+    int code = 0;
+    for (size_t i = 0; i < move_count && !code; i++) {
+        const struct hr_move *move = &moves[i];
+        int is_large = move->bytes * move->rows >= HR_PLACE_COPY_BYTES_MIN;
+        if (is_large && move->rows == 1)
+            code = copy_range(lane, move, counts, err);
+        else if (is_large && move->bytes >= HR_PLACE_ROW_BYTES_MIN && can_copy_rows(lane, move))
+            code = copy_rows(lane, move, counts, err);
+        else
+            moves[rest_count++] = *move;
+    }
+    *ret_rest_count = rest_count;
+    return code;
+}
+
+/* In the device's context. */
+static int place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
+                 struct hr_place_counts *counts, struct hr_error *err)
+{
+    int is_done = 0;
+    int code = copy_long(lane, moves, join_all(moves, move_count), &move_count, counts, err);
+    if (code || move_count == 0)
+        return code;
+    if (move_count == 1 && moves[0].rows == 1)
+        return copy_range(lane, &moves[0], counts, err);
+    code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
+    return code || is_done ? code : copy_all(lane, moves, move_count, counts, err);
+}
+
+int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
+                  struct hr_place_counts *counts, struct hr_error *err)
+{
+    struct hr_cuda_scope scope;
+    int code = hr_cuda_enter(lane->device, &scope, err);
+    if (code)
+        return code;
+    code = place(lane, block, moves, move_count, counts, err);
+    hr_cuda_leave(lane->device, &scope);
+    return code;
+}
