@@ -19,7 +19,7 @@ ELEMENT_BITS = {"BOOL": 8, "F4": 4, "U8": 8, "I16": 16, "BF16": 16, "F16": 16, "
 
 
 def run(*arguments, env=None, **options):
-    """Runs the command without GPUs and HEADRACE_* of the caller's environment, unless `env` has them; text in and out."""
+    """Runs the command, text in and out, without GPUs and HEADRACE_* of the environment unless `env` has them."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
     variables |= {"XDG_CACHE_HOME": CACHE, "CUDA_VISIBLE_DEVICES": ""} | (env or {})
     options = {"capture_output": True, "timeout": 120, **options}

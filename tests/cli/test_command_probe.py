@@ -1,6 +1,7 @@
 """headrace probe on the CPU, the file it keeps, and what load makes of it."""
 
 import json
+import os
 import socket
 import time
 
@@ -86,7 +87,8 @@ def test_no_save(tmp_path, cache):
 
 
 def test_other_entries_stay_and_the_own_one_is_replaced(tmp_path):
-    others = [entry(host="elsewhere"), entry(device_type=2, device_uuid="GPU-1"), entry(host="later", unknown=[{"a": 1}])]
+    others = [entry(host="elsewhere"), entry(device_type=2, device_uuid="GPU-1"),
+              entry(host="later", unknown=[{"a": 1}])]
     env = keep(tmp_path, others[0], entry(), *others[1:])
     run_json("probe", "--json", *QUICK, env=env)
     entries = kept(tmp_path / "cache")["limits"]
@@ -184,14 +186,13 @@ def test_another_device_of_the_host_knows_its_page_cache(tmp_path, model):
 
 def test_cold_files_cross_storage_where_it_was_measured(tmp_path):
     path = tmp_path / "x.safetensors"
-    write(path, {"t": ("U8", [0], None)}, header={"t": {"dtype": "U8", "shape": [64 << 20], "data_offsets": [0, 64 << 20]}})
-    with open(path, "r+b") as file:  # pages of a hole are in no page cache
-        file.truncate(path.stat().st_size + (64 << 20))
-    other = "/dev/null"
-    found, _ = prediction(path, keep(tmp_path, entry(storage=10**8, path=other)))
+    size = 64 << 20
+    header = {"t": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    write(path, {"t": ("U8", [0], None)}, header=header)
+    os.truncate(path, path.stat().st_size + size)  # pages of a hole are in no page cache
+    found, _ = prediction(path, keep(tmp_path, entry(storage=10**8, path="/dev/null")))
     assert found["reason"].startswith("the page cache does not hold all")
-    with open(path, "r+b") as file:
-        file.truncate(path.stat().st_size - (64 << 20))
-        file.truncate(path.stat().st_size + (64 << 20))
+    os.truncate(path, path.stat().st_size - size)
+    os.truncate(path, path.stat().st_size + size)
     found, _ = prediction(path, keep(tmp_path, entry(storage=10**8, path=str(path))))
-    assert found["ceiling"] == "storage" and found["seconds"] == pytest.approx((64 << 20) / 10**8, rel=0.05)
+    assert found["ceiling"] == "storage" and found["seconds"] == pytest.approx(size / 10**8, rel=0.05)
