@@ -1,6 +1,7 @@
 /*
  * verb_probe.c: the ceilings of this machine, measured, printed and kept for `load`, which says how near it came.
  */
+#include <errno.h>
 #include <headrace/headrace.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,17 +23,31 @@ struct probe {
 /* ------------------------------------------------------------------------------------------- measuring */
 
 /* Whether a checkpoint has to be opened to know its files. */
-static int is_collection(const char *path)
+static int is_collection(const char *path, const struct stat *status)
 {
-    struct stat status;
     size_t size = strlen(path);
-    return (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) ||
-           (size >= 5 && strcmp(path + size - 5, ".json") == 0);
+    return S_ISDIR(status->st_mode) || (size >= 5 && strcmp(path + size - 5, ".json") == 0);
 }
 
-/* The largest file of a checkpoint, for free(). */
-static int find_largest(const char *path, char **ret_path, struct hr_error *err)
+static int fail_missing(const char *path, struct hr_error *err)
 {
+    int number = errno;
+    int code = error_set(err, HR_EIO_ERROR, "cannot look at the file to read: %s", strerror(number));
+    err->sys_errno = number;
+    snprintf(err->file, sizeof err->file, "%s", path);
+    return code;
+}
+
+/* The file to read, for free(): of a checkpoint the largest. */
+static int find_file(const char *path, char **ret_path, struct hr_error *err)
+{
+    struct stat status;
+    if (stat(path, &status) != 0)
+        return fail_missing(path, err);
+    if (!is_collection(path, &status)) {
+        *ret_path = strdup(path);
+        return 0;
+    }
     const struct open_flags flags = {0};
     struct hr_checkpoint *checkpoint;
     const struct hr_file *largest = NULL;
@@ -167,13 +182,13 @@ static int probe_path(const struct verb *verb, const struct probe *probe, const 
                       struct hr_error *err)
 {
     struct limits_entry *entry = allocate(1, sizeof *entry);
-    char *largest = NULL;
-    int code = path && is_collection(path) ? find_largest(path, &largest, err) : 0;
+    char *file = NULL;
+    int code = path ? find_file(path, &file, err) : 0;
     if (code == 0)
-        code = measure(probe, largest ? largest : path, entry, err);
+        code = measure(probe, file, entry, err);
     if (code == 0)
         *ret_exit_code = report(verb, probe, entry);
-    free(largest);
+    free(file);
     free(entry);
     return code;
 }
