@@ -10,8 +10,8 @@
 BUILD := build
 PYTHON := .venv/bin/python
 # In the order in which CI runs them: the quick ones first.
-CHECKS := format python includes words spelling docs header symbols abi completions hardening install aarch64 wheels \
-          tidy clang sanitize tsan valgrind environments fuzz
+CHECKS := format python includes words spelling docs header kernel symbols abi completions hardening install aarch64 \
+          wheels tidy clang sanitize tsan valgrind environments fuzz
 export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
 
 .DEFAULT_GOAL := all
@@ -98,6 +98,10 @@ check-symbols: all
 check-header:
 	@$(CC) -std=c99 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c include/headrace/headrace.h
 	@$(CXX) -std=c++11 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c++ include/headrace/headrace.h
+
+# The kernel's PTX against its source, and assembled, as far as the CUDA tools are here.
+check-kernel:
+	@tools/make_ptx.sh --check
 
 check-clang:
 	@$(call configure,build-clang,-DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-Werror -DHEADRACE_TESTS=ON \

@@ -157,8 +157,14 @@ static void probe_memory(struct hr_capability *entry)
 
 static void probe_cuda(struct hr_capability *entry)
 {
-    entry->usable = 0;
-    DETAIL(entry, "GPU memory is not supported by this version; load to host memory (device \"cpu\")");
+    struct hr_device_info info = {.size = sizeof info};
+    struct hr_error error;
+    entry->usable = hr_device_find("cuda", &info, &error) == 0;
+    if (entry->usable)
+        DETAIL(entry, "%s, %llu MiB, compute capability %u.%u, at %s", info.name,
+               (unsigned long long)(info.memory_bytes / MIB), info.compute_major, info.compute_minor, info.pci);
+    else
+        DETAIL(entry, "%.200s", error.message);
 }
 
 static const struct {

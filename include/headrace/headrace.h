@@ -473,7 +473,7 @@ struct hr_stats {
     uint64_t kernel_count;  /* launches of the kernel that places small and strided ranges */
     uint64_t staging_bytes; /* pinned memory of the loader now */
     uint64_t copy_wait_ns;  /* summed over the reader threads: waiting for copies that must end before they go on */
-    uint64_t cpu_ns;        /* of processor time that the readers took, until those that ended */
+    uint64_t cpu_ns;        /* of processor time that the readers took, as of their last chunks */
     char staging[160];      /* kind of the staging memory, and why not a better one; "" without GPUs */
 };
 

@@ -104,6 +104,7 @@ struct hr_lane_buffer {
 struct hr_lane {
     struct hr_device *device;
     hr_cu_stream stream;
+    pthread_mutex_t lock; /* of the rest: a lane is used by several threads */
     hr_cu_event followed; /* recorded in streams that the lane waits for */
     struct hr_lane_buffer sources, table;
 };

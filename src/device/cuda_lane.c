@@ -33,12 +33,14 @@ int hr_lane_open(struct hr_device *device, struct hr_lane **ret_lane, struct hr_
     if (!lane)
         return hr_fail_memory(err, sizeof *lane, "a lane");
     lane->device = device;
+    pthread_mutex_init(&lane->lock, NULL);
     int code = hr_cuda_enter(device, &scope, err);
     if (!code) {
         code = lane_open(lane, err);
         hr_cuda_leave(device, &scope);
     }
     if (code) {
+        pthread_mutex_destroy(&lane->lock);
         hr_free(lane);
         return code;
     }
@@ -61,6 +63,7 @@ void hr_lane_close(struct hr_lane *lane)
         device->driver->cuStreamDestroy(lane->stream);
         hr_cuda_leave(device, &scope);
     }
+    pthread_mutex_destroy(&lane->lock);
     hr_free(lane);
     hr_device_unref(device);
 }
@@ -94,7 +97,9 @@ int hr_lane_follow(struct hr_lane *lane, void *stream, struct hr_error *err)
     int code = hr_cuda_enter(lane->device, &scope, err);
     if (code)
         return code;
+    pthread_mutex_lock(&lane->lock);
     code = lane_follow(lane, stream, err);
+    pthread_mutex_unlock(&lane->lock);
     hr_cuda_leave(lane->device, &scope);
     return code;
 }

@@ -2,10 +2,9 @@
  * device.h: the contract of devices: memory that is filled by copies from staging. A device knows neither tensors nor
  * plans nor chunks: it moves byte ranges. Host memory is a device too, of which only alloc, free and read are used.
  *
- * Threads   A device may be used by any thread. A lane and a fence belong to one thread at a time; what others do with
- *           other lanes is no concern of theirs. The CUDA context that is current on the calling thread is the same
- *           after every call, and the calls are made in relaxed capture mode, so that a graph capture anywhere in the
- *           process is neither broken by them nor forbids them.
+ * Threads   A device and its lanes may be used by any threads at once; a fence belongs to one thread at a time. The CUDA
+ *           context that is current on the calling thread is the same after every call, and the calls are made in relaxed
+ *           capture mode, so that a graph capture anywhere in the process is neither broken by them nor forbids them.
  * Errors    HR_EDEVICE_ERROR with the driver's code and its name; HR_EOUT_OF_MEMORY. After a fault that has destroyed the
  *           context, every call fails at once and says that this process cannot use the device any more.
  * Fork      Nothing here may be called in a child of fork() for a device that was opened before it.

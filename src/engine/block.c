@@ -9,15 +9,17 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "device/host.h"
 
-enum block_source { BLOCK_HOST, BLOCK_HOOK, BLOCK_MAP };
+enum block_source { BLOCK_DEVICE, BLOCK_HOOK, BLOCK_MAP };
 
 struct hr_block {
     atomic_size_t references; /* every holder's unref is ordered before the free by the last one */
     enum block_source source;
+    struct hr_device *device; /* BLOCK_DEVICE */
+    int fork_generation;
     void *memory;
     struct hr_allocator allocator; /* BLOCK_HOOK */
     struct hr_allocation allocation;
@@ -30,31 +32,39 @@ static struct hr_block *block_new(enum block_source source, uint64_t bytes)
         return NULL;
     atomic_init(&block->references, 1);
     block->source = source;
+    block->fork_generation = hr_fork_generation();
     block->allocation.bytes = bytes;
     return block;
 }
 
-static int block_fill(struct hr_block *block)
+static int block_fill(struct hr_block *block, struct hr_device *device, struct hr_error *err)
 {
-    if (block->source == BLOCK_HOST)
-        return hr_host_alloc(block->allocation.bytes, &block->memory);
-    block->memory = block->allocator.alloc(block->allocator.context, &block->allocation);
-    return block->memory ? 0 : -ENOMEM;
+    uint64_t bytes = block->allocation.bytes;
+    if (block->source == BLOCK_HOOK) {
+        block->memory = block->allocator.alloc(block->allocator.context, &block->allocation);
+        return block->memory ? 0 : hr_fail_memory(err, bytes, "tensors, by the caller's allocator");
+    }
+    int code = hr_device_alloc(device, bytes, &block->memory, err);
+    if (code < 0)
+        return code;
+    block->device = device;
+    hr_device_ref(device);
+    return 0;
 }
 
-int hr_block_alloc(const struct hr_allocator *allocator, const struct hr_allocation *allocation,
-                   struct hr_block **ret_block, struct hr_error *err)
+int hr_block_alloc(struct hr_device *device, const struct hr_allocator *allocator,
+                   const struct hr_allocation *allocation, struct hr_block **ret_block, struct hr_error *err)
 {
-    struct hr_block *block = block_new(allocator->alloc ? BLOCK_HOOK : BLOCK_HOST, allocation->bytes);
+    struct hr_block *block = block_new(allocator->alloc ? BLOCK_HOOK : BLOCK_DEVICE, allocation->bytes);
     if (!block)
         return hr_fail_memory(err, sizeof *block, "a memory block");
     block->allocator = *allocator;
     block->allocation = *allocation;
     block->allocation.size = sizeof block->allocation;
-    if (block_fill(block) < 0) {
+    int code = block_fill(block, device, err);
+    if (code < 0) {
         hr_free(block);
-        return hr_fail_memory(err, allocation->bytes,
-                              allocator->alloc ? "tensors, by the caller's allocator" : "tensors");
+        return code;
     }
     *ret_block = block;
     return 0;
@@ -87,15 +97,25 @@ void hr_block_ref(struct hr_block *block)
     atomic_fetch_add_explicit(&block->references, 1, memory_order_relaxed);
 }
 
+/* In a forked child a driver is of no use, and the memory is the parent's. */
+static void device_memory_free(struct hr_block *block)
+{
+    if (block->fork_generation != hr_fork_generation() && !hr_device_is_host(block->device))
+        return;
+    hr_device_free_later(block->device, block->memory, block->allocation.bytes);
+    hr_device_unref(block->device);
+}
+
 void hr_block_unref(struct hr_block *block)
 {
     if (!block || atomic_fetch_sub_explicit(&block->references, 1, memory_order_acq_rel) != 1)
         return;
-    if (block->source == BLOCK_HOST)
-        hr_host_free(block->memory, block->allocation.bytes);
-    else if (block->source == BLOCK_MAP)
+    if (block->source == BLOCK_DEVICE) {
+        device_memory_free(block);
+    } else if (block->source == BLOCK_MAP) {
         hr_sys->unmap(block->memory, block->allocation.bytes);
-    else if (block->allocator.free)
+    } else if (block->allocator.free) {
         block->allocator.free(block->allocator.context, block->memory, &block->allocation);
+    }
     hr_free(block);
 }

@@ -38,6 +38,8 @@ static void fill_view(const struct hr_load *load, size_t item_index, struct hr_v
         .shape = planned->shape,
         .strides = planned->strides,
         .device_index = planned->device_index,
+        .device_type = hr_device_info(load->loader->devices[planned->device_index].device)->type,
+        .device_ordinal = hr_device_info(load->loader->devices[planned->device_index].device)->ordinal,
     };
 }
 
@@ -97,4 +99,30 @@ int hr_load_drop(struct hr_load *load, size_t item_index, struct hr_error *err)
     pthread_mutex_unlock(&load->lock);
     hr_block_unref(block);
     return 0;
+}
+
+int hr_load_read(struct hr_load *load, size_t item_index, uint64_t offset, uint64_t bytes, void *ret_bytes,
+                 struct hr_error *err)
+{
+    struct load_item *item = NULL;
+    struct hr_view view;
+    int code = lock_ready(load, item_index, &item, err);
+    if (code)
+        return code;
+    fill_view(load, item_index, &view);
+    struct hr_block *block = item->block;
+    if (block)
+        hr_block_ref(block); /* against a drop on another thread */
+    pthread_mutex_unlock(&load->lock);
+    if (offset > view.bytes || bytes > view.bytes - offset)
+        code =
+            hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: bytes %llu to %llu were asked for; it has %llu", item_index,
+                    (unsigned long long)offset, (unsigned long long)(offset + bytes), (unsigned long long)view.bytes);
+    else if (bytes && !ret_bytes)
+        code = hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the bytes must be given; ret_bytes is NULL");
+    else if (bytes)
+        code = hr_device_read(load->loader->devices[view.device_index].device, ret_bytes,
+                              (const char *)view.data + offset, bytes, err);
+    hr_block_unref(block);
+    return code;
 }

@@ -10,8 +10,6 @@
 
 /* ------------------------------------------------------------------------------- the protocol's ABI */
 
-enum { DL_DEVICE_CPU = 1 };
-
 enum dl_type {
     DL_INT = 0,
     DL_UINT = 1,
@@ -166,8 +164,8 @@ static int fill_numbers(const struct hr_view *view, struct exported *exported, s
 static void fill_tensor(const struct hr_view *view, struct exported *exported, struct dl_tensor *tensor)
 {
     tensor->data = view->data;
-    tensor->device.type = DL_DEVICE_CPU;
-    tensor->device.id = 0;
+    tensor->device.type = (int32_t)view->device_type; /* the protocol's own numbers */
+    tensor->device.id = view->device_ordinal;
     tensor->rank = (int32_t)view->rank;
     tensor->dtype.code = dl_codes[view->dtype];
     tensor->dtype.bits = (uint8_t)hr_dtype_bits(view->dtype);

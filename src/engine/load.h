@@ -58,6 +58,7 @@ struct hr_load {
     struct hr_loader *loader;
     const struct hr_checkpoint *checkpoint;
     struct hr_load_options options;
+    void **streams; /* by device, or NULL: a copy of the option's */
     struct hr_plan plan;
     struct hr_files *files;
     size_t file_count; /* that have chunks */
@@ -93,7 +94,8 @@ struct hr_load {
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
-    _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns;
+    _Atomic uint64_t bytes_sent, copy_count, kernel_count;
+    _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns, copy_wait_ns, cpu_ns;
 };
 
 /*

@@ -35,37 +35,22 @@ static int check_range(const char *what, uint64_t value, uint64_t low, uint64_t 
                    (unsigned long long)low, (unsigned long long)high);
 }
 
-/* Only the host exists here; anything else is named as what it is. */
-static int check_devices(const struct hr_loader_options *options, struct hr_error *err)
-{
-    if (options->device_count && !options->devices)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "device_count is %zu but devices is NULL", options->device_count);
-    for (size_t i = 0; i < options->device_count; i++)
-        if (!options->devices[i] || strcmp(options->devices[i], "cpu") != 0)
-            return hr_fail(err, HR_EDEVICE_UNAVAILABLE,
-                           "device '%s' is not available: this version loads to \"cpu\" only",
-                           options->devices[i] ? options->devices[i] : "(null)");
-    return 0;
-}
-
 static void set_defaults(struct hr_loader_options *options)
 {
     uint32_t cores = hr_sys->core_count();
     if (options->thread_count == 0)
         options->thread_count = cores < HR_READER_DEFAULT_MAX ? cores : HR_READER_DEFAULT_MAX;
-    if (options->chunk_bytes == 0)
-        options->chunk_bytes = HR_CHUNK_BYTES_DEFAULT;
     if (options->queue_depth == 0)
         options->queue_depth = HR_QUEUE_DEPTH_DEFAULT;
     if (options->arena_bytes == 0)
         options->arena_bytes = HR_ARENA_BYTES_DEFAULT;
-    if (options->device_count == 0)
-        options->device_count = 1;
 }
 
 static int check_options(const struct hr_loader_options *options, struct hr_error *err)
 {
-    int code = check_range("chunk_bytes", options->chunk_bytes, HR_CHUNK_BYTES_MIN, HR_CHUNK_BYTES_MAX, err);
+    int code = 0;
+    if (options->chunk_bytes)
+        code = check_range("chunk_bytes", options->chunk_bytes, HR_CHUNK_BYTES_MIN, HR_CHUNK_BYTES_MAX, err);
     if (code == 0)
         code = check_range("queue_depth", options->queue_depth, 1, HR_QUEUE_DEPTH_MAX, err);
     if (code == 0)
@@ -75,7 +60,121 @@ static int check_options(const struct hr_loader_options *options, struct hr_erro
     if (code == 0 && options->allocator.free && !options->allocator.alloc)
         code = hr_fail(err, HR_EINVALID_ARGUMENT, "allocator.free is set but allocator.alloc is not");
     if (code == 0)
-        code = hr_options_check_reserved(options->reserved, "hr_loader_options", err);
+        code = check_range("lane_count", options->lane_count, 0, HR_LANE_COUNT_MAX, err);
+    if (code == 0)
+        code = check_range("device_count", options->device_count, 0, HR_DEVICE_COUNT_MAX, err);
+    if (code == 0 && options->device_count && !options->devices)
+        code = hr_fail(err, HR_EINVALID_ARGUMENT, "device_count is %zu but devices is NULL", options->device_count);
+    if (code == 0)
+        code = hr_options_check_reserved(options->reserved | options->reserved_tail, "hr_loader_options", err);
+    return code;
+}
+
+/* ----------------------------------------------------------------------------------------- devices */
+
+static int open_lanes(struct loader_device *target, uint32_t wanted, struct hr_error *err)
+{
+    while (target->lane_count < wanted) {
+        int code = hr_lane_open(target->device, &target->lanes[target->lane_count], err);
+        if (code < 0)
+            return code;
+        target->lane_count++;
+    }
+    return 0;
+}
+
+static int open_device(struct hr_loader *loader, const char *name, uint32_t lane_count, struct hr_error *err)
+{
+    struct loader_device *target = &loader->devices[loader->device_count];
+    int code = hr_device_open(name, &target->device, err);
+    if (code < 0)
+        return code;
+    loader->device_count++;
+    if (hr_device_is_host(target->device))
+        return 0;
+    loader->remote_devices |= UINT64_C(1) << (loader->device_count - 1);
+    return open_lanes(target, lane_count ? lane_count : HR_LANE_COUNT_DEFAULT, err);
+}
+
+static int open_devices(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
+{
+    static const char *const host[] = {"cpu"};
+    const char *const *names = options->device_count ? options->devices : host;
+    size_t count = options->device_count ? options->device_count : 1;
+    int code = 0;
+    loader->devices = hr_alloc_array(count, sizeof loader->devices[0]);
+    if (!loader->devices)
+        return hr_fail_memory(err, count * sizeof loader->devices[0], "the devices of a loader");
+    for (size_t i = 0; code == 0 && i < count; i++)
+        code = open_device(loader, names[i], options->lane_count, err);
+    return code;
+}
+
+/* The ring for all devices that need one; staging memory is pinned for each of them at once. */
+static int make_staging(struct hr_loader *loader, uint64_t bytes, struct hr_error *err)
+{
+    uint64_t slot_bytes = loader->chunk_bytes + HR_CUT_ALIGNMENT; /* a chunk need not begin where the slot does */
+    uint64_t with_moves = slot_bytes + HR_STAGING_MOVES_MAX * sizeof(struct hr_move);
+    uint32_t first = (uint32_t)__builtin_ctzll(loader->remote_devices);
+    if (bytes && bytes < loader->chunk_bytes)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "staging_bytes is %llu; it must hold one chunk of %llu at least",
+                       (unsigned long long)bytes, (unsigned long long)loader->chunk_bytes);
+    if (bytes == 0)
+        bytes = HR_STAGING_SLOTS_DEFAULT * with_moves < HR_STAGING_BYTES_MAX ? HR_STAGING_SLOTS_DEFAULT * with_moves
+                                                                             : HR_STAGING_BYTES_MAX;
+    return hr_staging_new(loader->devices[first].device, slot_bytes, bytes, &loader->staging, err);
+}
+
+/* What devices allow: no mappings for them, no chunk that is too large for a slot. */
+static int settle_devices(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
+{
+    int is_remote = loader->remote_devices != 0;
+    loader->chunk_bytes = options->chunk_bytes;
+    if (loader->chunk_bytes == 0)
+        loader->chunk_bytes = is_remote ? HR_CHUNK_BYTES_REMOTE : HR_CHUNK_BYTES_DEFAULT;
+    if (!is_remote)
+        return 0;
+    if (options->route == HR_ROUTE_MMAP)
+        return hr_fail(err, HR_EUNSUPPORTED, "route 'mmap' is for host memory; a device is filled by other routes");
+    int code = check_range("chunk_bytes", loader->chunk_bytes, HR_CHUNK_BYTES_MIN, HR_CHUNK_BYTES_REMOTE_MAX, err);
+    return code < 0 ? code : make_staging(loader, options->staging_bytes, err);
+}
+
+static void close_devices(struct hr_loader *loader)
+{
+    hr_staging_free(loader->staging);
+    for (uint32_t i = 0; i < loader->device_count; i++) {
+        struct loader_device *target = &loader->devices[i];
+        while (target->lane_count)
+            hr_lane_close(target->lanes[--target->lane_count]);
+        hr_device_unref(target->device);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- the loader */
+
+static int probe_uring(struct hr_loader *loader, struct hr_error *err)
+{
+    if (loader->route == HR_ROUTE_AUTO || loader->route == HR_ROUTE_URING)
+        loader->uring_usable = hr_io_uring.probe(loader->uring_detail, sizeof loader->uring_detail);
+    if (loader->route == HR_ROUTE_URING && !loader->uring_usable)
+        return hr_fail(err, HR_EUNSUPPORTED, "route 'uring' is not usable here: %s", loader->uring_detail);
+    return 0;
+}
+
+static int loader_init(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
+{
+    loader->route = options->route;
+    loader->thread_count = options->thread_count;
+    loader->arena_bytes = options->arena_bytes;
+    loader->queue_depth = options->queue_depth;
+    loader->allocator = options->allocator;
+    loader->fork_generation = hr_fork_generation();
+    int code = probe_uring(loader, err);
+    if (code == 0)
+        code = open_devices(loader, options, err);
+    if (code == 0)
+        code = settle_devices(loader, options, err);
     return code;
 }
 
@@ -85,8 +184,6 @@ int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **re
     if (!ret_loader)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the loader must be given; ret_loader is NULL");
     int code = hr_options_copy(&known, sizeof known, options, "hr_loader_options", err);
-    if (code == 0)
-        code = check_devices(&known, err);
     if (code < 0)
         return code;
     set_defaults(&known);
@@ -96,19 +193,9 @@ int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **re
     struct hr_loader *loader = hr_alloc(sizeof *loader);
     if (!loader)
         return hr_fail_memory(err, sizeof *loader, "a loader");
-    loader->route = known.route;
-    loader->thread_count = known.thread_count;
-    loader->chunk_bytes = known.chunk_bytes;
-    loader->arena_bytes = known.arena_bytes;
-    loader->queue_depth = known.queue_depth;
-    loader->device_count = (uint32_t)known.device_count;
-    loader->allocator = known.allocator;
-    loader->fork_generation = hr_fork_generation();
-    if (known.route == HR_ROUTE_AUTO || known.route == HR_ROUTE_URING)
-        loader->uring_usable = hr_io_uring.probe(loader->uring_detail, sizeof loader->uring_detail);
-    if (known.route == HR_ROUTE_URING && !loader->uring_usable) {
-        code = hr_fail(err, HR_EUNSUPPORTED, "route 'uring' is not usable here: %s", loader->uring_detail);
-        hr_free(loader);
+    code = loader_init(loader, &known, err);
+    if (code < 0) {
+        hr_loader_free(loader);
         return code;
     }
     *ret_loader = loader;
@@ -117,5 +204,30 @@ int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **re
 
 void hr_loader_free(struct hr_loader *loader)
 {
+    if (!loader)
+        return;
+    if (loader->fork_generation == hr_fork_generation())
+        close_devices(loader);
+    else
+        hr_staging_forget(loader->staging); /* the driver is of no use in the child, nor are its handles */
+    hr_free(loader->devices);
     hr_free(loader);
+}
+
+uint64_t hr_loader_trim(struct hr_loader *loader)
+{
+    if (!loader || !loader->staging || loader->fork_generation != hr_fork_generation())
+        return 0;
+    return hr_staging_trim(loader->staging);
+}
+
+int hr_loader_device(const struct hr_loader *loader, size_t device_index, struct hr_device_info *ret_info)
+{
+    if (!loader || !ret_info || device_index >= loader->device_count || ret_info->size < sizeof ret_info->size)
+        return HR_EINVALID_ARGUMENT;
+    size_t size = ret_info->size;
+    const struct hr_device_info *info = hr_device_info(loader->devices[device_index].device);
+    memcpy(ret_info, info, size < sizeof *info ? size : sizeof *info);
+    ret_info->size = size;
+    return 0;
 }

@@ -1,18 +1,31 @@
 /*
- * loader.h: what loads of one loader share: checked options and what was probed once. Immutable after
- * hr_loader_new().
+ * loader.h: what loads of one loader share: checked options, what was probed once, devices with their lanes, and the
+ * staging ring. Immutable after hr_loader_new(), but for the ring, which has a lock of its own.
  */
 #ifndef HR_ENGINE_LOADER_H
 #define HR_ENGINE_LOADER_H
 
 #include <headrace/headrace.h>
 
+#include "base/limits.h"
+#include "device/device.h"
+#include "engine/staging.h"
+
+struct loader_device {
+    struct hr_device *device;
+    struct hr_lane *lanes[HR_LANE_COUNT_MAX];
+    uint32_t lane_count; /* 0: host memory */
+};
+
 struct hr_loader {
     uint32_t route;        /* as asked for */
     uint32_t thread_count; /* most reader threads of a load */
     uint64_t chunk_bytes, arena_bytes;
     uint32_t queue_depth;
+    struct loader_device *devices;
     uint32_t device_count;
+    uint64_t remote_devices;    /* bit i: device i is filled out of staging */
+    struct hr_staging *staging; /* NULL without such devices */
     struct hr_allocator allocator;
     int uring_usable;
     char uring_detail[120]; /* why not */

@@ -31,6 +31,7 @@ static struct hr_plan_options plan_options(const struct hr_loader *loader, const
         .window_bytes = options->window_bytes,
         .ownership = options->ownership,
         .device_count = loader->device_count,
+        .remote_devices = loader->remote_devices,
     };
 }
 
@@ -98,6 +99,18 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     return 0;
 }
 
+static int copy_streams(struct hr_load *load, struct hr_error *err)
+{
+    size_t count = load->loader->device_count;
+    if (!load->options.streams)
+        return 0;
+    load->streams = hr_alloc_array(count, sizeof load->streams[0]);
+    if (!load->streams)
+        return hr_fail_memory(err, count * sizeof load->streams[0], "the streams of a load");
+    memcpy(load->streams, load->options.streams, count * sizeof load->streams[0]);
+    return 0;
+}
+
 static uint32_t threads_wanted(const struct hr_load *load)
 {
     if (load->options.sequential)
@@ -143,7 +156,9 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->start_ns = hr_sys->clock_ns();
     load->ready_ns = item_count ? 0 : load->start_ns;
     load->progress_next_ns = load->start_ns + known.progress_ns;
-    code = make_plan(load, items, item_count, err);
+    code = copy_streams(load, err);
+    if (code == 0)
+        code = make_plan(load, items, item_count, err);
     if (code == 0)
         code = make_tables(load, err);
     if (code == 0)
@@ -176,7 +191,8 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
         .route_reason = load->route_reason,
         .thread_count = load->thread_wanted,
         .queue_depth = load->queue_depth,
-        .staging_bytes = load->plan.staged_bytes_max * load->queue_depth * readers,
+        .staging_bytes = load->plan.staged_bytes_max * load->queue_depth * readers +
+                         (loader->staging ? hr_staging_bytes_max(loader->staging) : 0),
     };
     code = hr_plan_to_text(&load->plan, checkpoint->tensors, checkpoint->files, &facts, format, ret_text, err);
     hr_load_free(load);

@@ -1,12 +1,15 @@
 /*
- * reader.c: takes chunks, turns them into read operations, and puts what they bring in its place.
+ * reader.c: takes chunks, reads them, and sees them to their place.
  *
- * A slot carries one chunk through its operations. A direct chunk is read run by run into its destinations: runs
- * that follow each other in the file share a vectored read. A staged chunk is read whole into the slot's bounce
- * buffer and copied out from there. After a chunk's last byte the file's identity is compared once more, and only
- * then do its items count the bytes: so an item is ready only when a comparison has followed each of its bytes.
+ * A slot carries one chunk through its reads (slot.h). A chunk for a device is then sent there (send.h), and its slot is
+ * busy until the copies are done; the reader goes on with its other slots meanwhile. After a chunk's last byte the
+ * file's identity is compared once more, and only then do its items count the bytes: so an item is ready only when a
+ * comparison has followed each of its bytes, and the host has seen each of them land.
  *
- * A reader allocates nothing once it runs.
+ * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
+ * staging slot, a chunk). So who waits for others holds nothing that they could wait for.
+ *
+ * A reader allocates nothing once it runs, but for staging slots, of which the ring decides.
  */
 #include "engine/reader.h"
 
@@ -16,54 +19,83 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "device/host.h"
-
-struct slot {
-    struct hr_io_op op;
-    const struct hr_plan_chunk *chunk; /* NULL: free */
-    size_t piece_index;                /* the next piece to walk */
-    struct hr_run_walk walk;
-    int walking, has_run;
-    struct hr_run run;       /* taken from the walk and not yet part of an operation */
-    char *run_data;          /* where the run goes */
-    uint64_t bytes_expected; /* of the operation in flight */
-    int vector_first, vector_count;
-    struct iovec vectors[HR_IOV_MAX];
-    char *bounce; /* staged chunks only */
-    uint64_t bounce_done;
-    int fd;
-};
+#include "engine/chunks.h"
+#include "engine/send.h"
+#include "engine/slot.h"
+#include "engine/trace.h"
 
 /* As the load's of these names. Readers add to those once a chunk: runs can be short, and the load's are shared. */
 struct counters {
-    uint64_t bytes_read, read_count, read_ns, place_ns;
+    uint64_t bytes_read, read_count, read_ns, place_ns, copy_wait_ns;
+    struct hr_place_counts placed;
 };
 
 struct hr_reader {
     struct hr_load *load;
     struct hr_io *io;
-    uint32_t depth, in_flight;
-    const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor for it yet */
+    uint32_t index;                      /* among the load's readers */
+    uint32_t slot_count, depth;          /* reads that may be in flight */
+    uint32_t reading;                    /* reads in flight */
+    uint32_t free_count;                 /* slots without a chunk */
+    struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
+    const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
+    int wants_staging;                   /* what `waiting` waits for */
     uint64_t bounce_bytes;               /* of each slot */
+    struct hr_fence **fences;            /* of each slot and device */
+    uint64_t cpu_from_ns;                /* processor time that the load knows of */
     struct counters counters;            /* not yet added to the load's */
     struct slot slots[];
 };
 
-int hr_reader_new(struct hr_load *load, uint32_t depth, struct hr_reader **ret_reader, struct hr_error *err)
+/* ------------------------------------------------------------------------------------ making, freeing */
+
+static int make_bounces(struct hr_reader *reader, struct hr_error *err)
 {
-    struct hr_reader *reader = hr_alloc(sizeof *reader + depth * sizeof reader->slots[0]);
-    if (!reader)
-        return hr_fail_memory(err, sizeof *reader + depth * sizeof reader->slots[0], "a reader");
-    reader->load = load;
-    reader->depth = depth;
-    reader->bounce_bytes = load->plan.staged_bytes_max;
-    int code = load->backend->open(depth, &reader->io, err);
-    for (uint32_t i = 0; code == 0 && reader->bounce_bytes && i < depth; i++) {
+    for (uint32_t i = 0; reader->bounce_bytes && i < reader->slot_count; i++) {
         void *bounce;
         if (hr_host_alloc(reader->bounce_bytes, &bounce) < 0)
-            code = hr_fail_memory(err, reader->bounce_bytes, "a bounce buffer");
-        else
-            reader->slots[i].bounce = bounce;
+            return hr_fail_memory(err, reader->bounce_bytes, "a bounce buffer");
+        reader->slots[i].bounce = bounce;
     }
+    return 0;
+}
+
+static int make_fences(struct hr_reader *reader, struct hr_error *err)
+{
+    const struct hr_loader *loader = reader->load->loader;
+    size_t count = (size_t)reader->slot_count * loader->device_count;
+    if (!loader->remote_devices)
+        return 0;
+    reader->fences = hr_alloc_array(count, sizeof *reader->fences);
+    if (!reader->fences)
+        return hr_fail_memory(err, count * sizeof *reader->fences, "the fences of a reader");
+    for (size_t i = 0; i < count; i++) {
+        reader->slots[i / loader->device_count].fences = &reader->fences[i - i % loader->device_count];
+        struct hr_device *device = loader->devices[i % loader->device_count].device;
+        int code = hr_device_is_host(device) ? 0 : hr_fence_new(device, &reader->fences[i], err);
+        if (code < 0)
+            return code;
+    }
+    return 0;
+}
+
+int hr_reader_new(struct hr_load *load, uint32_t index, uint32_t depth, struct hr_reader **ret_reader,
+                  struct hr_error *err)
+{
+    uint32_t slot_count = depth + (load->loader->remote_devices ? HR_STAGING_DEPTH - 1 : 0);
+    struct hr_reader *reader = hr_alloc(sizeof *reader + slot_count * sizeof reader->slots[0]);
+    if (!reader)
+        return hr_fail_memory(err, sizeof *reader + slot_count * sizeof reader->slots[0], "a reader");
+    reader->load = load;
+    reader->index = index;
+    reader->depth = depth;
+    reader->slot_count = reader->free_count = slot_count;
+    reader->bounce_bytes = load->plan.staged_bytes_max;
+    int code = load->backend->open(depth, &reader->io, err);
+    if (code == 0)
+        code = make_bounces(reader, err);
+    if (code == 0)
+        code = make_fences(reader, err);
     if (code < 0) {
         hr_reader_free(reader);
         return code;
@@ -76,172 +108,17 @@ void hr_reader_free(struct hr_reader *reader)
 {
     if (!reader)
         return;
-    for (uint32_t i = 0; i < reader->depth; i++)
+    for (uint32_t i = 0; i < reader->slot_count; i++)
         if (reader->slots[i].bounce)
             hr_host_free(reader->slots[i].bounce, reader->bounce_bytes);
+    for (size_t i = 0; reader->fences && i < (size_t)reader->slot_count * reader->load->loader->device_count; i++)
+        hr_fence_free(reader->fences[i]);
+    hr_free(reader->fences);
     reader->load->backend->close(reader->io);
     hr_free(reader);
 }
 
-/* ---------------------------------------------------------------------------------- taking chunks */
-
-/* The next chunk that nobody took, of the first entry of a queue of items or groups, or SIZE_MAX. The lock is held. */
-static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_t *chunk_next)
-{
-    for (; queue->count; hr_queue_pop(queue), *chunk_next = 0) {
-        size_t index = queue->indices[queue->first];
-        int items = queue == &load->urgent;
-        size_t first = items ? load->plan.items[index].chunk_first : load->plan.groups[index].chunk_first;
-        size_t count = items ? load->plan.items[index].chunk_count : load->plan.groups[index].chunk_count;
-        while (*chunk_next < count) {
-            size_t chunk_index = first + (*chunk_next)++;
-            if (load->chunk_taken[chunk_index])
-                continue;
-            load->chunk_taken[chunk_index] = 1;
-            return chunk_index;
-        }
-    }
-    return SIZE_MAX;
-}
-
-/* NULL when there is none; with `block`, only once the load is stopping. */
-static const struct hr_plan_chunk *take_chunk(struct hr_load *load, int block)
-{
-    size_t chunk_index = SIZE_MAX;
-    pthread_mutex_lock(&load->lock);
-    for (;;) {
-        if (load->stopping)
-            break;
-        chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
-        if (chunk_index == SIZE_MAX)
-            chunk_index = queue_chunk(load, &load->queued, &load->queued_chunk);
-        if (chunk_index != SIZE_MAX || !block)
-            break;
-        uint64_t idle_from = hr_sys->clock_ns();
-        pthread_cond_wait(&load->work, &load->lock);
-        load->idle_ns += hr_sys->clock_ns() - idle_from;
-    }
-    pthread_mutex_unlock(&load->lock);
-    return chunk_index == SIZE_MAX ? NULL : &load->plan.chunks[chunk_index];
-}
-
-/* ------------------------------------------------------------------------------------- operations */
-
-/* Moves the slot to its chunk's next run; 0 at the end. Items whose file is mapped need no reading. */
-static int next_run(struct hr_load *load, struct slot *slot)
-{
-    const struct hr_plan_chunk *chunk = slot->chunk;
-    for (;;) {
-        if (slot->walking && hr_run_walk_next(&slot->walk, &slot->run)) {
-            size_t item_index = load->plan.pieces[slot->piece_index - 1].item_index;
-            slot->run_data = load->items[item_index].data + slot->run.target_offset;
-            return slot->has_run = 1;
-        }
-        slot->walking = 0;
-        if (slot->piece_index == chunk->piece_first + chunk->piece_count)
-            return 0;
-        const struct hr_plan_piece *piece = &load->plan.pieces[slot->piece_index++];
-        if (load->items[piece->item_index].mapped)
-            continue;
-        hr_run_walk_init(&slot->walk, &load->plan.items[piece->item_index], piece);
-        slot->walking = 1;
-    }
-}
-
-/* Appends the run at hand to the operation's vectors; runs that also continue in memory become one vector. */
-static void add_vector(struct slot *slot)
-{
-    struct iovec *last = slot->vector_count ? &slot->vectors[slot->vector_count - 1] : NULL;
-    if (last && (char *)last->iov_base + last->iov_len == slot->run_data) {
-        last->iov_len += slot->run.bytes;
-    } else {
-        slot->vectors[slot->vector_count].iov_base = slot->run_data;
-        slot->vectors[slot->vector_count++].iov_len = slot->run.bytes;
-    }
-    slot->bytes_expected += slot->run.bytes;
-    slot->has_run = 0;
-}
-
-/* Collects runs that follow each other in the file into one operation; 0 when the chunk has no more. */
-static int fill_direct(struct hr_load *load, struct slot *slot)
-{
-    slot->vector_first = slot->vector_count = 0;
-    slot->bytes_expected = 0;
-    if (!slot->has_run && !next_run(load, slot))
-        return 0;
-    slot->op.offset = slot->run.source_offset;
-    while (slot->run.source_offset == slot->op.offset + slot->bytes_expected && slot->vector_count < HR_IOV_MAX) {
-        add_vector(slot);
-        if (!next_run(load, slot))
-            break;
-    }
-    return 1;
-}
-
-static int fill_staged(struct slot *slot)
-{
-    uint64_t bytes = slot->chunk->file_end - slot->chunk->file_begin;
-    if (slot->bounce_done == bytes)
-        return 0;
-    slot->op.offset = slot->chunk->file_begin;
-    slot->vectors[0].iov_base = slot->bounce;
-    slot->vectors[0].iov_len = bytes;
-    slot->vector_first = 0;
-    slot->vector_count = 1;
-    slot->bytes_expected = bytes;
-    return 1;
-}
-
-static int fill(struct hr_load *load, struct slot *slot)
-{
-    return slot->chunk->way == HR_WAY_STAGED ? fill_staged(slot) : fill_direct(load, slot);
-}
-
-/* Drops `bytes` that have arrived from the front of the vectors. */
-static void advance_vectors(struct slot *slot, uint64_t bytes)
-{
-    slot->op.offset += bytes;
-    slot->bytes_expected -= bytes;
-    slot->bounce_done += bytes;
-    while (bytes) {
-        struct iovec *first = &slot->vectors[slot->vector_first];
-        if (bytes < first->iov_len) {
-            first->iov_base = (char *)first->iov_base + bytes;
-            first->iov_len -= bytes;
-            return;
-        }
-        bytes -= first->iov_len;
-        slot->vector_first++;
-    }
-}
-
-static void scatter(struct hr_reader *reader, struct slot *slot)
-{
-    uint64_t from = hr_sys->clock_ns();
-    while (next_run(reader->load, slot))
-        memcpy(slot->run_data, slot->bounce + (slot->run.source_offset - slot->chunk->file_begin), slot->run.bytes);
-    slot->has_run = 0;
-    reader->counters.place_ns += hr_sys->clock_ns() - from;
-}
-
 /* ----------------------------------------------------------------------------------------- errors */
-
-/* Adds where it happened: the file, the offset, and the tensor whose bytes lie there or are the next ones. */
-static void locate_error(struct hr_load *load, const struct hr_plan_chunk *chunk, uint64_t offset, struct hr_error *err)
-{
-    hr_error_in_file(err, load->checkpoint->files[chunk->file_index].path);
-    if (err->offset == HR_NO_OFFSET)
-        err->offset = offset;
-    for (size_t i = 0; i < chunk->piece_count; i++) {
-        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
-        const struct hr_plan_item *item = &load->plan.items[piece->item_index];
-        if (offset >= item->source_end)
-            continue;
-        const struct hr_tensor *tensor = &load->checkpoint->tensors[item->tensor_index];
-        hr_error_in_tensor(err, tensor->name, tensor->name_size);
-        return;
-    }
-}
 
 static void fail_read(struct hr_load *load, struct slot *slot)
 {
@@ -254,38 +131,11 @@ static void fail_read(struct hr_load *load, struct slot *slot)
     else
         hr_fail_sys(&error, HR_EIO_ERROR, (int)-slot->op.result, "reading %llu bytes at byte %llu failed",
                     (unsigned long long)slot->bytes_expected, (unsigned long long)offset);
-    locate_error(load, slot->chunk, offset, &error);
+    hr_chunk_locate(load, slot->chunk, offset, &error);
     hr_load_fail(load, &error);
 }
 
 /* ------------------------------------------------------------------------------------- completion */
-
-/* Counts the chunk's bytes for its items; those that are complete become ready. */
-static void count_bytes(struct hr_load *load, const struct hr_plan_chunk *chunk)
-{
-    int any = 0;
-    uint64_t landed = 0;
-    for (size_t i = 0; i < chunk->piece_count; i++) {
-        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
-        struct load_item *item = &load->items[piece->item_index];
-        uint64_t bytes = piece->end - piece->begin;
-        if (item->mapped)
-            continue;
-        landed += bytes;
-        /* acquire and release: who sees 0 sees what all readers of this item wrote */
-        if (atomic_fetch_sub_explicit(&item->bytes_left, bytes, memory_order_acq_rel) != bytes)
-            continue;
-        if (!any)
-            pthread_mutex_lock(&load->lock);
-        any = 1;
-        hr_load_item_ready(load, piece->item_index);
-    }
-    load->bytes_landed += landed;
-    if (any) {
-        pthread_cond_broadcast(&load->done);
-        pthread_mutex_unlock(&load->lock);
-    }
-}
 
 static void add_counters(struct hr_reader *reader)
 {
@@ -294,27 +144,107 @@ static void add_counters(struct hr_reader *reader)
     load->read_count += reader->counters.read_count;
     load->read_ns += reader->counters.read_ns;
     load->place_ns += reader->counters.place_ns;
+    load->copy_wait_ns += reader->counters.copy_wait_ns;
+    uint64_t cpu_ns = hr_sys->thread_cpu_ns();
+    load->cpu_ns += cpu_ns - reader->cpu_from_ns;
+    reader->cpu_from_ns = cpu_ns;
+    load->bytes_sent += reader->counters.placed.bytes_sent;
+    load->copy_count += reader->counters.placed.copy_count;
+    load->kernel_count += reader->counters.placed.kernel_count;
     reader->counters = (struct counters){0};
 }
 
+/* The chunk is where it belongs, or will never be: its slot is free again. */
 static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succeeded)
 {
     struct hr_load *load = reader->load;
     const struct hr_plan_chunk *chunk = slot->chunk;
     struct hr_error error;
-    if (succeeded && chunk->way == HR_WAY_STAGED)
-        scatter(reader, slot);
+    if (slot->staging)
+        hr_staging_give(load->loader->staging, slot->staging);
+    slot->staging = NULL;
     add_counters(reader); /* before its items are ready: who has seen all of them sees all reads */
     int code = succeeded ? hr_files_check(load->files, chunk->file_index, &error) : 0;
     hr_files_release(load->files, chunk->file_index);
     slot->chunk = NULL;
+    reader->free_count++;
     if (code < 0) {
-        locate_error(load, chunk, chunk->file_begin, &error);
+        hr_chunk_locate(load, chunk, chunk->file_begin, &error);
         hr_load_fail(load, &error);
     } else if (succeeded) {
-        count_bytes(load, chunk);
+        hr_chunk_landed(load, chunk);
     }
 }
+
+/* ----------------------------------------------------------------------------------------- copies */
+
+static void fail_copy(struct hr_reader *reader, struct slot *slot, struct hr_error *error)
+{
+    hr_chunk_locate(reader->load, slot->chunk, slot->chunk->file_begin, error);
+    hr_load_fail(reader->load, error);
+}
+
+/* The chunk has been read: on to its places. */
+static void place_chunk(struct hr_reader *reader, struct slot *slot)
+{
+    struct hr_load *load = reader->load;
+    const struct hr_plan_chunk *chunk = slot->chunk;
+    struct hr_error error;
+    uint64_t from = hr_sys->clock_ns();
+    if (!slot->staging) {
+        if (chunk->way == HR_WAY_STAGED)
+            hr_slot_scatter(load, slot);
+        reader->counters.place_ns += hr_sys->clock_ns() - from;
+        finish_chunk(reader, slot, 1);
+        return;
+    }
+    struct loader_device *target = hr_chunk_device(load, chunk);
+    int code = hr_chunk_send(
+        load, chunk, slot->staging, slot->buffer, target->lanes[reader->index % target->lane_count],
+        slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->counters.placed, &error);
+    reader->counters.place_ns += hr_sys->clock_ns() - from;
+    if (code < 0) {
+        fail_copy(reader, slot, &error);
+        finish_chunk(reader, slot, 0);
+        return;
+    }
+    slot->begin_ns = from;
+    slot->copy_next = NULL;
+    if (reader->copy_first)
+        reader->copy_last->copy_next = slot;
+    else
+        reader->copy_first = slot;
+    reader->copy_last = slot;
+}
+
+/* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */
+static int finish_copy(struct hr_reader *reader, int block)
+{
+    struct slot *slot = reader->copy_first;
+    struct hr_load *load = reader->load;
+    struct hr_error error;
+    if (!slot)
+        return 0;
+    const struct hr_plan_chunk *chunk = slot->chunk;
+    struct hr_fence *fence = slot->fences[load->plan.groups[chunk->group_index].device_index];
+    uint64_t from = block ? hr_sys->clock_ns() : 0;
+    int code = hr_fence_poll(fence, &error);
+    if (code == 0 && !block)
+        return 0;
+    if (code == 0)
+        code = hr_fence_wait(fence, &error);
+    if (block)
+        reader->counters.copy_wait_ns += hr_sys->clock_ns() - from;
+    reader->copy_first = slot->copy_next;
+    hr_trace_span(load, HR_TRACE_COPY, reader->index, slot->begin_ns, chunk->file_index, chunk->file_begin,
+                  chunk->bytes);
+    if (code < 0)
+        fail_copy(reader, slot, &error);
+    finish_chunk(reader, slot, code >= 0 && !load->stopping);
+    return 1;
+}
+
+/* ------------------------------------------------------------------------------------------ reads */
 
 /* Submits the slot's vectors from vector_first on. */
 static int submit(struct hr_reader *reader, struct slot *slot)
@@ -322,76 +252,112 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     slot->op.fd = slot->fd;
     slot->op.vectors = slot->vectors + slot->vector_first;
     slot->op.vector_count = slot->vector_count - slot->vector_first;
-    uint64_t from = hr_sys->clock_ns();
+    slot->begin_ns = hr_sys->clock_ns();
     int code = reader->load->backend->submit(reader->io, &slot->op);
-    reader->counters.read_ns += hr_sys->clock_ns() - from;
+    reader->counters.read_ns += hr_sys->clock_ns() - slot->begin_ns;
     if (code < 0) {
         slot->op.result = code;
         fail_read(reader->load, slot);
         return code;
     }
     reader->counters.read_count++;
-    reader->in_flight++;
+    reader->reading++;
     return 0;
 }
 
-/* Starts the chunk's next operation, or finishes the chunk. */
+/* Starts the chunk's next operation, or has it placed. */
 static void advance(struct hr_reader *reader, struct slot *slot)
 {
-    int succeeded = !reader->load->stopping;
-    if (succeeded && (slot->bytes_expected || fill(reader->load, slot))) {
-        if (submit(reader, slot) == 0)
-            return;
-        succeeded = 0;
+    if (reader->load->stopping) {
+        finish_chunk(reader, slot, 0);
+    } else if (!slot->bytes_expected && !hr_slot_fill(reader->load, slot)) {
+        place_chunk(reader, slot);
+    } else if (submit(reader, slot) < 0) {
+        finish_chunk(reader, slot, 0);
     }
-    finish_chunk(reader, slot, succeeded);
 }
 
 /* Waits for one operation and goes on with its chunk. */
-static void complete_one(struct hr_reader *reader)
+static void complete_read(struct hr_reader *reader)
 {
     struct hr_load *load = reader->load;
     uint64_t from = hr_sys->clock_ns();
     struct hr_io_op *op = load->backend->wait(reader->io);
     reader->counters.read_ns += hr_sys->clock_ns() - from;
     struct slot *slot = (struct slot *)((char *)op - offsetof(struct slot, op));
-    reader->in_flight--;
+    reader->reading--;
     if (op->result <= 0) {
         fail_read(load, slot);
         finish_chunk(reader, slot, 0);
         return;
     }
+    hr_trace_span(load, HR_TRACE_READ, reader->index, slot->begin_ns, slot->chunk->file_index, op->offset,
+                  (uint64_t)op->result);
     reader->counters.bytes_read += (uint64_t)op->result;
-    advance_vectors(slot, (uint64_t)op->result);
+    hr_slot_advance(slot, (uint64_t)op->result);
     advance(reader, slot);
 }
 
+/* ---------------------------------------------------------------------------------------- the loop */
+
 static struct slot *free_slot(struct hr_reader *reader)
 {
-    for (uint32_t i = 0; i < reader->depth; i++)
+    for (uint32_t i = 0; i < reader->slot_count; i++)
         if (!reader->slots[i].chunk)
             return &reader->slots[i];
     return NULL;
 }
 
-/* Begins `chunk` in a free slot; 0 when it has to wait for a descriptor. */
+/* Where the chunk is to be read to; 1 when it has to wait for a staging slot. */
+static int find_buffer(struct hr_reader *reader, const struct hr_plan_chunk *chunk, struct slot *slot,
+                       char **ret_buffer, struct hr_error *err)
+{
+    struct hr_load *load = reader->load;
+    uint64_t from = hr_sys->clock_ns(), grown = 0;
+    *ret_buffer = chunk->way == HR_WAY_STAGED ? slot->bounce : NULL;
+    if (!hr_chunk_device(load, chunk)->lane_count)
+        return 0;
+    int code = hr_staging_take(load->loader->staging, HR_STAGING_DEPTH, &slot->staging, &grown, err);
+    if (grown)
+        hr_trace_span(load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, grown);
+    if (code == 0) /* pages of the page cache are copied fastest to where they begin at the same place of a page */
+        *ret_buffer = slot->staging->memory + chunk->file_begin % HR_CUT_ALIGNMENT;
+    return code;
+}
+
+/* A buffer and a descriptor for a chunk, or neither; 1 when it has to wait for either. */
+static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *chunk, struct slot *slot,
+                        struct hr_error *err)
+{
+    char *buffer;
+    int fd;
+    int code = find_buffer(reader, chunk, slot, &buffer, err);
+    reader->wants_staging = code > 0;
+    if (code == 0)
+        code = hr_files_acquire(reader->load->files, chunk->file_index, &fd, err);
+    if (code == 0) {
+        hr_slot_begin(slot, chunk, fd, buffer);
+        reader->free_count--;
+    } else if (slot->staging) {
+        hr_staging_give(reader->load->loader->staging, slot->staging);
+        slot->staging = NULL;
+    }
+    return code;
+}
+
+/* Begins `chunk` in a free slot; 0 when it has to wait. */
 static int begin_chunk(struct hr_reader *reader, const struct hr_plan_chunk *chunk)
 {
     struct slot *slot = free_slot(reader);
     struct hr_error error;
-    int code = hr_files_acquire(reader->load->files, chunk->file_index, &slot->fd, &error);
+    int code = prepare_slot(reader, chunk, slot, &error);
     if (code > 0)
         return 0;
     if (code < 0) {
-        locate_error(reader->load, chunk, chunk->file_begin, &error);
+        hr_chunk_locate(reader->load, chunk, chunk->file_begin, &error);
         hr_load_fail(reader->load, &error);
         return 1;
     }
-    slot->chunk = chunk;
-    slot->piece_index = chunk->piece_first;
-    slot->walking = slot->has_run = 0;
-    slot->bytes_expected = 0;
-    slot->bounce_done = 0;
     advance(reader, slot);
     return 1;
 }
@@ -400,10 +366,11 @@ static int begin_chunk(struct hr_reader *reader, const struct hr_plan_chunk *chu
 static int begin_chunks(struct hr_reader *reader)
 {
     int begun = 0;
-    while (reader->in_flight < reader->depth) {
+    while (reader->reading < reader->depth && reader->free_count) {
         const struct hr_plan_chunk *chunk = reader->waiting;
+        int block = reader->reading == 0 && !reader->copy_first && !reader->load->options.sequential;
         if (!chunk)
-            chunk = take_chunk(reader->load, reader->in_flight == 0 && !reader->load->options.sequential);
+            chunk = hr_chunk_take(reader->load, reader->index, block);
         if (!chunk)
             break;
         reader->waiting = NULL;
@@ -416,32 +383,52 @@ static int begin_chunks(struct hr_reader *reader)
     return begun;
 }
 
+/* Nothing of this reader's is under way, and its chunk needs what others hold. */
+static void wait_for_others(struct hr_reader *reader)
+{
+    uint64_t from = hr_sys->clock_ns();
+    if (!reader->wants_staging) {
+        hr_files_wait(reader->load->files);
+        return;
+    }
+    hr_staging_wait(reader->load->loader->staging);
+    reader->counters.copy_wait_ns += hr_trace_span(reader->load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, 0);
+}
+
+/* Goes on with what is under way: 0 when that is nothing. */
+static int move_on(struct hr_reader *reader)
+{
+    if (reader->reading)
+        complete_read(reader);
+    else if (reader->copy_first)
+        finish_copy(reader, 1);
+    else if (reader->waiting)
+        wait_for_others(reader);
+    else
+        return 0;
+    while (finish_copy(reader, 0))
+        ;
+    return 1;
+}
+
 void *hr_reader_main(void *argument)
 {
     struct hr_reader *reader = argument;
-    for (;;) {
+    reader->cpu_from_ns = hr_sys->thread_cpu_ns();
+    do
         begin_chunks(reader);
-        if (reader->in_flight)
-            complete_one(reader);
-        else if (reader->waiting)
-            hr_files_wait(reader->load->files);
-        else
-            break;
-    }
+    while (move_on(reader));
+    add_counters(reader);
     hr_reader_free(reader);
     return NULL;
 }
 
 int hr_reader_step(struct hr_reader *reader)
 {
+    reader->cpu_from_ns = hr_sys->thread_cpu_ns();
     int begun = begin_chunks(reader);
-    while (reader->in_flight || reader->waiting) { /* nobody else can move a chunk that is taken */
-        if (reader->in_flight)
-            complete_one(reader);
-        else
-            hr_files_wait(reader->load->files);
+    while (move_on(reader)) /* nobody else can move a chunk that is taken */
         if (reader->waiting)
             begun += begin_chunks(reader);
-    }
     return begun;
 }

@@ -9,7 +9,9 @@
 
 struct hr_reader;
 
-int hr_reader_new(struct hr_load *load, uint32_t depth, struct hr_reader **ret_reader, struct hr_error *err);
+/* `index`: among the load's readers; `depth`: reads in flight. */
+int hr_reader_new(struct hr_load *load, uint32_t index, uint32_t depth, struct hr_reader **ret_reader,
+                  struct hr_error *err);
 /* Nothing may be in flight. NULL is allowed. */
 void hr_reader_free(struct hr_reader *reader);
 

@@ -32,7 +32,7 @@ static int waiter_begin(struct waiter *waiter, struct hr_load *load, struct hr_e
     waiter->reader = load->spare_reader;
     load->spare_reader = NULL;
     pthread_mutex_unlock(&load->lock);
-    return waiter->reader ? 0 : hr_reader_new(load, 1, &waiter->reader, err);
+    return waiter->reader ? 0 : hr_reader_new(load, 0, 1, &waiter->reader, err);
 }
 
 static void waiter_end(struct waiter *waiter)

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "engine/trace.h"
 
 static size_t group_item(const struct hr_load *load, const struct hr_plan_group *group, size_t i)
 {
@@ -25,7 +26,8 @@ static int make_block(struct hr_load *load, size_t item_index, uint32_t device_i
                                        .bytes = bytes,
                                        .alignment = HR_TENSOR_ALIGNMENT,
                                        .device_index = device_index};
-    int code = hr_block_alloc(&load->loader->allocator, &allocation, ret_block, err);
+    int code = hr_block_alloc(load->loader->devices[device_index].device, &load->loader->allocator, &allocation,
+                              ret_block, err);
     if (code == 0)
         load->bytes_allocated += bytes;
     return code;
@@ -124,6 +126,30 @@ static void unmake_items(struct hr_load *load, const struct hr_plan_group *group
     }
 }
 
+/* Whether the group has memory that the caller provided: what a stream holds now may still use that. */
+static int has_foreign_memory(const struct hr_load *load, const struct hr_plan_group *group)
+{
+    if (load->loader->allocator.alloc)
+        return 1;
+    for (size_t i = 0; i < group->item_count; i++)
+        if (load->plan.items[group_item(load, group, i)].into)
+            return 1;
+    return 0;
+}
+
+/* What readers send from now on comes after what the consumer's stream holds now. */
+static int follow_stream(struct hr_load *load, const struct hr_plan_group *group, struct hr_error *err)
+{
+    struct loader_device *target = &load->loader->devices[group->device_index];
+    void *stream = load->streams ? load->streams[group->device_index] : NULL;
+    int code = 0;
+    if (target->lane_count == 0 || !has_foreign_memory(load, group))
+        return 0;
+    for (uint32_t i = 0; code == 0 && i < target->lane_count; i++)
+        code = hr_lane_follow(target->lanes[i], stream, err);
+    return code;
+}
+
 static int make_group(struct hr_load *load, const struct hr_plan_group *group, struct hr_error *err)
 {
     struct hr_block *arena = NULL;
@@ -134,10 +160,13 @@ static int make_group(struct hr_load *load, const struct hr_plan_group *group, s
         code = make_block(load, only, group->device_index, group->arena_bytes, &arena, err);
     for (size_t i = 0; code == 0 && i < group->item_count; i++)
         code = make_item(load, group_item(load, group, i), arena, err);
+    hr_block_unref(arena);
+    if (code == 0)
+        code = follow_stream(load, group, err);
     if (code < 0)
         unmake_items(load, group);
-    hr_block_unref(arena);
-    load->allocate_ns += hr_sys->clock_ns() - from;
+    load->allocate_ns +=
+        hr_trace_span(load, HR_TRACE_ALLOCATE, HR_TRACE_WAITER, from, SIZE_MAX, 0, group->window_bytes);
     return code;
 }
 

@@ -21,9 +21,11 @@ static uint64_t chunk_read_bytes(const struct hr_plan_chunk *chunk)
     return chunk->way == HR_WAY_STAGED ? chunk->file_end - chunk->file_begin : chunk->bytes;
 }
 
-static const char *way_name(uint32_t way)
+static const char *way_name(const struct hr_plan *plan, const struct hr_plan_chunk *chunk)
 {
-    return way == HR_WAY_STAGED ? "staged" : "direct";
+    if (chunk->way == HR_WAY_STAGED)
+        return "staged";
+    return hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index) ? "packed" : "direct";
 }
 
 static struct file_sum *files_sum(const struct hr_plan *plan)
@@ -130,7 +132,7 @@ static void json_chunks(struct hr_text *text, const struct hr_plan *plan, const 
     hr_json_open(text, "chunks", '[');
     for (size_t c = 0; c < plan->chunk_count; c++) {
         const struct hr_plan_chunk *chunk = &plan->chunks[c];
-        const char *way = way_name(chunk->way);
+        const char *way = way_name(plan, chunk);
         hr_json_open(text, NULL, '{');
         hr_json_u64(text, "file", chunk->file_index);
         hr_json_u64(text, "begin", chunk->file_begin);

@@ -201,7 +201,14 @@ void check_item(struct hr_load *load, size_t item_index, const struct test_model
     struct hr_error err = {0};
     struct hr_view view = {.size = sizeof view};
     assert_ok(hr_load_view(load, item_index, &view, &err), err);
+    void *copy = NULL;
+    if (view.device_type != HR_DEVICE_CPU) {
+        copy = malloc(view.bytes + 1);
+        assert_ok(hr_load_read(load, item_index, 0, view.bytes, copy, &err), err);
+        view.data = copy;
+    }
     check_view(&model->tensors[item_index], NULL, &view);
+    free(copy);
 }
 
 void check_all_items(struct hr_load *load, const struct test_model *model)

@@ -40,7 +40,7 @@ struct hr_item *model_items(const struct test_model *model);
 
 /* Checks every byte and the description of a tensor's slice (`ranges` NULL: all of it). */
 void check_view(const struct test_tensor *tensor, const struct hr_range *ranges, const struct hr_view *view);
-/* Checks ready items; item i is the whole tensor i. */
+/* Checks ready items, on whichever device they are; item i is the whole tensor i. */
 void check_item(struct hr_load *load, size_t item_index, const struct test_model *model);
 void check_all_items(struct hr_load *load, const struct test_model *model);
 

@@ -20,6 +20,7 @@
 #include "support/counting_allocator.h"
 #include "support/fake_storage.h"
 #include "support/faults.h"
+#include "support/gpu.h"
 #include "support/test_model.h"
 
 #define KIB UINT64_C(1024)
@@ -27,21 +28,28 @@
 #define TENSOR_COUNT 12
 #define PER_FILE 4
 
-/* One way to load; the routes that read, and waiting threads that read themselves. */
+/* One way to load; the routes that read, and waiting threads that read themselves, to host memory and to a GPU. */
 struct way {
     const char *name;
     uint32_t route, sequential;
+    int gpu;
 };
 
-static const struct way ways[] = {
-    {"pread", HR_ROUTE_PREAD, 0}, {"uring", HR_ROUTE_URING, 0}, {"sequential", HR_ROUTE_PREAD, 1}};
+static const struct way ways[] = {{"pread", HR_ROUTE_PREAD, 0, 0},      {"uring", HR_ROUTE_URING, 0, 0},
+                                  {"sequential", HR_ROUTE_PREAD, 1, 0}, {"pread gpu", HR_ROUTE_PREAD, 0, 1},
+                                  {"uring gpu", HR_ROUTE_URING, 0, 1},  {"sequential gpu", HR_ROUTE_PREAD, 1, 1}};
+
+static int way_usable(const struct way *way)
+{
+    return (way->route != HR_ROUTE_URING || uring_usable()) && (!way->gpu || gpu_name());
+}
 
 /* Calls `use` for each way that works here with a model of its own in three files. */
 static void for_each_way(void (*use)(struct test_model *model, const struct way *way))
 {
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         struct test_model model;
-        if (ways[i].route == HR_ROUTE_URING && !uring_usable())
+        if (!way_usable(&ways[i]))
             continue;
         model_equal(&model, "faulty", TENSOR_COUNT, TENSOR_BYTES, PER_FILE);
         use(&model, &ways[i]);
@@ -51,8 +59,14 @@ static void for_each_way(void (*use)(struct test_model *model, const struct way 
 
 static struct hr_loader *way_loader(const struct way *way)
 {
-    struct hr_loader_options options = {
-        .size = sizeof options, .route = way->route, .thread_count = 2, .chunk_bytes = 64 * KIB, .queue_depth = 2};
+    const char *devices[] = {gpu_name()};
+    struct hr_loader_options options = {.size = sizeof options,
+                                        .devices = devices,
+                                        .device_count = (size_t)way->gpu,
+                                        .route = way->route,
+                                        .thread_count = 2,
+                                        .chunk_bytes = 64 * KIB,
+                                        .queue_depth = 2};
     return loader_make(&options);
 }
 
@@ -239,7 +253,7 @@ static void test_removed(void **state)
 /* The mapping of a changed file is refused when it is made. */
 static void test_mmap_changed(void **state)
 {
-    static const struct way mapped = {"mmap", HR_ROUTE_MMAP, 0};
+    static const struct way mapped = {"mmap", HR_ROUTE_MMAP, 0, 0};
     struct test_model model;
     struct hr_error err = {0};
     struct hr_load *load = NULL;
@@ -463,6 +477,7 @@ struct scenario {
     const struct test_model *model;
     uint32_t route, sequential, ownership;
     uint64_t window_bytes;
+    int gpu;
 };
 
 static int scenario_consume(struct hr_load *load, const struct scenario *scenario, struct hr_error *err)
@@ -493,8 +508,14 @@ static int scenario_consume(struct hr_load *load, const struct scenario *scenari
 static int run_scenario(void *context, struct hr_error *err)
 {
     const struct scenario *scenario = context;
-    struct hr_loader_options options = {
-        .size = sizeof options, .route = scenario->route, .thread_count = 2, .chunk_bytes = 64 * KIB, .queue_depth = 2};
+    const char *devices[] = {gpu_name()};
+    struct hr_loader_options options = {.size = sizeof options,
+                                        .devices = devices,
+                                        .device_count = (size_t)scenario->gpu,
+                                        .route = scenario->route,
+                                        .thread_count = 2,
+                                        .chunk_bytes = 64 * KIB,
+                                        .queue_depth = 2};
     struct hr_load_options load_options = {.size = sizeof load_options,
                                            .window_bytes = scenario->window_bytes,
                                            .ownership = scenario->ownership,
@@ -517,18 +538,35 @@ static int run_scenario(void *context, struct hr_error *err)
     return code;
 }
 
+static void sweep_route(const struct test_model *model, uint32_t route, int gpu)
+{
+    for (uint32_t setting = 0; setting < 4; setting++) {
+        struct scenario scenario = {model, route, setting == 1, setting == 2, setting == 3 ? 200 * KIB : 0, gpu};
+        if (route == HR_ROUTE_URING && (!uring_usable() || scenario.sequential))
+            continue;
+        assert_true(faults_sweep(FAULT_ALL, 0, run_scenario, &scenario) > 20);
+    }
+}
+
 static void test_sweep(void **state)
 {
     struct test_model model;
     (void)state;
     model_equal(&model, "swept", 6, 90 * KIB, 3);
     for (uint32_t route = HR_ROUTE_PREAD; route < HR_ROUTE_COUNT; route++)
-        for (uint32_t setting = 0; setting < 4; setting++) {
-            struct scenario scenario = {&model, route, setting == 1, setting == 2, setting == 3 ? 200 * KIB : 0};
-            if (route == HR_ROUTE_URING && (!uring_usable() || scenario.sequential))
-                continue;
-            assert_true(faults_sweep(FAULT_ALL, 0, run_scenario, &scenario) > 20);
-        }
+        sweep_route(&model, route, 0);
+    model_close(&model);
+}
+
+static void test_sweep_gpu(void **state)
+{
+    struct test_model model;
+    (void)state;
+    if (!gpu_name())
+        skip();
+    model_equal(&model, "swept", 6, 90 * KIB, 3);
+    sweep_route(&model, HR_ROUTE_PREAD, 1);
+    sweep_route(&model, HR_ROUTE_URING, 1);
     model_close(&model);
 }
 
@@ -538,10 +576,16 @@ static int run_staged(void *context, struct hr_error *err)
     const struct scenario *scenario = context;
     struct hr_range columns[2] = {{0, 900, 0}, {3, 50, 0}};
     struct hr_item item = {.size = sizeof item, .ranges = columns};
-    struct hr_loader_options options = {
-        .size = sizeof options, .route = scenario->route, .thread_count = 2, .chunk_bytes = 64 * KIB};
+    const char *devices[] = {gpu_name()};
+    struct hr_loader_options options = {.size = sizeof options,
+                                        .devices = devices,
+                                        .device_count = (size_t)scenario->gpu,
+                                        .route = scenario->route,
+                                        .thread_count = 2,
+                                        .chunk_bytes = 64 * KIB};
     struct hr_load_options load_options = {.size = sizeof load_options, .sequential = scenario->sequential};
     struct hr_view view = {.size = sizeof view};
+    static char copy[900 * 47 * 4];
     struct hr_loader *loader = NULL;
     struct hr_load *load = NULL;
     int code = hr_loader_new(&options, &loader, err);
@@ -551,8 +595,14 @@ static int run_staged(void *context, struct hr_error *err)
         code = hr_load_wait(load, 0, err);
     if (code == 0) {
         assert_int_equal(hr_load_view(load, 0, &view, err), 0);
-        check_view(&scenario->model->tensors[0], columns, &view);
+        if (scenario->gpu) {
+            assert_int_equal(view.bytes, sizeof copy);
+            code = hr_load_read(load, 0, 0, sizeof copy, copy, err);
+            view.data = copy;
+        }
     }
+    if (code == 0)
+        check_view(&scenario->model->tensors[0], columns, &view);
     hr_load_free(load);
     hr_loader_free(loader);
     return code;
@@ -566,8 +616,8 @@ static void test_sweep_staged(void **state)
     model_write(&model, "staged", &tensor, 1, 1, 0);
     model_open(&model);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        struct scenario scenario = {&model, ways[i].route, ways[i].sequential, 0, 0};
-        if (ways[i].route != HR_ROUTE_URING || uring_usable())
+        struct scenario scenario = {&model, ways[i].route, ways[i].sequential, 0, 0, ways[i].gpu};
+        if (way_usable(&ways[i]))
             assert_true(faults_sweep(FAULT_ALL, 0, run_staged, &scenario) > 10);
     }
     model_close(&model);
@@ -590,6 +640,7 @@ int main(void)
         cmocka_unit_test(test_without_descriptors),
         cmocka_unit_test(test_few_descriptors),
         cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_sweep_gpu),
         cmocka_unit_test(test_sweep_staged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/gpu.h"
 #include "support/test_model.h"
 
 #define GUARD 0xdb
@@ -46,27 +47,72 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Loads one item by every route, threaded and sequential, and checks it; with `into` again from guards. */
+/* Loads one item to host memory and checks it. `guarded` holds guards, and `into` if there is one. */
+static void load_to_host(struct hr_loader_options *options, uint32_t sequential, const struct hr_item *item)
+{
+    struct hr_error err = {0};
+    struct hr_view view = {.size = sizeof view};
+    struct hr_load_options load_options = {.size = sizeof load_options, .sequential = sequential};
+    struct hr_loader *loader = loader_make(options);
+    struct hr_load *load = load_make(loader, model.checkpoint, item, 1, &load_options);
+    assert_ok(hr_load_wait(load, 0, &err), err);
+    assert_ok(hr_load_view(load, 0, &view, &err), err);
+    if (item->into)
+        assert_ptr_equal(view.data, item->into);
+    check_view(&model.tensors[item->tensor_index], item->ranges, &view);
+    hr_load_free(load);
+    hr_loader_free(loader);
+}
+
+/* The same on a GPU, where `guarded` and `into` stand for device memory, which is copied back to them. */
+static void load_to_gpu(struct hr_loader_options *options, uint32_t sequential, const struct hr_item *item,
+                        char *guarded, size_t guarded_size)
+{
+    const char *device = gpu_name();
+    struct hr_error err = {0};
+    struct hr_view view = {.size = sizeof view};
+    struct hr_load_options load_options = {.size = sizeof load_options, .sequential = sequential};
+    struct hr_item moved = *item;
+    char *memory = gpu_alloc(guarded_size, GUARD);
+    if (item->into)
+        moved.into = memory + ((char *)item->into - guarded);
+    options->devices = &device;
+    options->device_count = 1;
+    struct hr_loader *loader = loader_make(options);
+    struct hr_load *load = load_make(loader, model.checkpoint, &moved, 1, &load_options);
+    assert_ok(hr_load_wait(load, 0, &err), err);
+    assert_ok(hr_load_view(load, 0, &view, &err), err);
+    assert_int_equal(view.device_type, HR_DEVICE_CUDA);
+    char *copy = malloc(view.bytes + 1);
+    if (item->into) {
+        assert_ptr_equal(view.data, moved.into);
+        gpu_read(guarded, memory, guarded_size);
+        view.data = item->into;
+    } else {
+        assert_ok(hr_load_read(load, 0, 0, view.bytes, copy, &err), err);
+        view.data = copy;
+    }
+    check_view(&model.tensors[item->tensor_index], item->ranges, &view);
+    free(copy);
+    hr_load_free(load);
+    hr_loader_free(loader);
+    gpu_free(memory, guarded_size);
+}
+
+/* Loads one item by every route, threaded and sequential, to host memory and to a GPU; with `into` from guards. */
 static void load_item(const struct hr_item *item, void *guarded, size_t guarded_size)
 {
     for (uint32_t route = HR_ROUTE_PREAD; route < HR_ROUTE_COUNT; route++)
         for (uint32_t sequential = 0; sequential < 2; sequential++) {
-            struct hr_error err = {0};
-            struct hr_view view = {.size = sizeof view};
+            struct hr_loader_options options = {.size = sizeof options, .route = route, .chunk_bytes = 64 << 10};
             if (route == HR_ROUTE_URING && !uring_usable())
                 continue;
+            if (gpu_name() && route != HR_ROUTE_MMAP) {
+                struct hr_loader_options gpu_options = options;
+                load_to_gpu(&gpu_options, sequential, item, guarded, guarded_size);
+            }
             memset(guarded, GUARD, guarded_size);
-            struct hr_loader_options options = {.size = sizeof options, .route = route, .chunk_bytes = 64 << 10};
-            struct hr_load_options load_options = {.size = sizeof load_options, .sequential = sequential};
-            struct hr_loader *loader = loader_make(&options);
-            struct hr_load *load = load_make(loader, model.checkpoint, item, 1, &load_options);
-            assert_ok(hr_load_wait(load, 0, &err), err);
-            assert_ok(hr_load_view(load, 0, &view, &err), err);
-            if (item->into)
-                assert_ptr_equal(view.data, item->into);
-            check_view(&model.tensors[item->tensor_index], item->ranges, &view);
-            hr_load_free(load);
-            hr_loader_free(loader);
+            load_to_host(&options, sequential, item);
         }
 }
 

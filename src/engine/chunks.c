@@ -1,0 +1,95 @@
+/*
+ * chunks.c: the queues of a load, read by chunks; items counted down by chunks.
+ */
+#include "engine/chunks.h"
+
+#include "base/error.h"
+#include "base/sys.h"
+#include "engine/trace.h"
+
+/* The next chunk that nobody took, of the first entry of a queue of items or groups, or SIZE_MAX. The lock is held. */
+static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_t *chunk_next)
+{
+    for (; queue->count; hr_queue_pop(queue), *chunk_next = 0) {
+        size_t index = queue->indices[queue->first];
+        int items = queue == &load->urgent;
+        size_t first = items ? load->plan.items[index].chunk_first : load->plan.groups[index].chunk_first;
+        size_t count = items ? load->plan.items[index].chunk_count : load->plan.groups[index].chunk_count;
+        while (*chunk_next < count) {
+            size_t chunk_index = first + (*chunk_next)++;
+            if (load->chunk_taken[chunk_index])
+                continue;
+            load->chunk_taken[chunk_index] = 1;
+            return chunk_index;
+        }
+    }
+    return SIZE_MAX;
+}
+
+const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block)
+{
+    size_t chunk_index = SIZE_MAX;
+    pthread_mutex_lock(&load->lock);
+    for (;;) {
+        if (load->stopping)
+            break;
+        chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
+        if (chunk_index == SIZE_MAX)
+            chunk_index = queue_chunk(load, &load->queued, &load->queued_chunk);
+        if (chunk_index != SIZE_MAX || !block)
+            break;
+        uint64_t idle_from = hr_sys->clock_ns();
+        pthread_cond_wait(&load->work, &load->lock);
+        load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, idle_from, SIZE_MAX, 0, 0);
+    }
+    pthread_mutex_unlock(&load->lock);
+    return chunk_index == SIZE_MAX ? NULL : &load->plan.chunks[chunk_index];
+}
+
+struct loader_device *hr_chunk_device(const struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    return &load->loader->devices[load->plan.groups[chunk->group_index].device_index];
+}
+
+void hr_chunk_landed(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    int any = 0;
+    uint64_t landed = 0;
+    for (size_t i = 0; i < chunk->piece_count; i++) {
+        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
+        struct load_item *item = &load->items[piece->item_index];
+        uint64_t bytes = piece->end - piece->begin;
+        if (item->mapped)
+            continue;
+        landed += bytes;
+        /* acquire and release: who sees 0 sees what all readers of this item wrote */
+        if (atomic_fetch_sub_explicit(&item->bytes_left, bytes, memory_order_acq_rel) != bytes)
+            continue;
+        if (!any)
+            pthread_mutex_lock(&load->lock);
+        any = 1;
+        hr_load_item_ready(load, piece->item_index);
+    }
+    load->bytes_landed += landed;
+    if (any) {
+        pthread_cond_broadcast(&load->done);
+        pthread_mutex_unlock(&load->lock);
+    }
+}
+
+void hr_chunk_locate(const struct hr_load *load, const struct hr_plan_chunk *chunk, uint64_t offset,
+                     struct hr_error *err)
+{
+    hr_error_in_file(err, load->checkpoint->files[chunk->file_index].path);
+    if (err->offset == HR_NO_OFFSET)
+        err->offset = offset;
+    for (size_t i = 0; i < chunk->piece_count; i++) {
+        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
+        const struct hr_plan_item *item = &load->plan.items[piece->item_index];
+        if (offset >= item->source_end)
+            continue;
+        const struct hr_tensor *tensor = &load->checkpoint->tensors[item->tensor_index];
+        hr_error_in_tensor(err, tensor->name, tensor->name_size);
+        return;
+    }
+}

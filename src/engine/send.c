@@ -1,0 +1,80 @@
+/*
+ * send.c: the pieces of a chunk as moves. Rows of the innermost dimension are one move, so a narrow slice needs few.
+ */
+#include "engine/send.h"
+
+/* A chunk on its way out of staging. */
+struct sending {
+    struct hr_load *load;
+    const struct hr_plan_chunk *chunk;
+    const struct hr_staging_slot *slot;
+    const char *bytes;
+    struct hr_lane *lane;
+    struct hr_fence *fence;
+    struct hr_place_counts *counts;
+    uint64_t packed; /* bytes of the runs so far: where the next one of a direct chunk lies */
+    size_t move_count;
+};
+
+/* Puts what the table holds into the lane. */
+static int flush(struct sending *sending, struct hr_error *err)
+{
+    int code = hr_lane_place(sending->lane, sending->slot->block, sending->slot->moves, sending->move_count,
+                             sending->counts, err);
+    sending->move_count = 0;
+    return code < 0 ? code : hr_fence_put(sending->fence, sending->lane, err);
+}
+
+/* The table is the lane's until its copies are done. */
+static int make_room(struct sending *sending, struct hr_error *err)
+{
+    if (sending->move_count < sending->slot->move_capacity)
+        return 0;
+    int code = flush(sending, err);
+    return code < 0 ? code : hr_fence_wait(sending->fence, err);
+}
+
+static struct hr_move as_move(struct sending *sending, const struct hr_run_rows *rows, const char *data)
+{
+    int is_packed = sending->chunk->way == HR_WAY_DIRECT;
+    uint64_t at = is_packed ? sending->packed : rows->run.source_offset - sending->chunk->file_begin;
+    sending->packed += rows->run.bytes * rows->count;
+    return (struct hr_move){
+        .source = (uintptr_t)(sending->bytes + at),
+        .target = (uintptr_t)(data + rows->run.target_offset),
+        .bytes = rows->run.bytes,
+        .rows = rows->count,
+        .source_pitch = (long long)(is_packed ? rows->run.bytes : rows->source_stride),
+        .target_pitch = rows->target_stride,
+    };
+}
+
+static int send_piece(struct sending *sending, const struct hr_plan_piece *piece, struct hr_error *err)
+{
+    struct hr_load *load = sending->load;
+    struct hr_run_walk walk;
+    struct hr_run_rows rows;
+    hr_run_walk_init(&walk, &load->plan.items[piece->item_index], piece);
+    while (hr_run_walk_rows(&walk, &rows)) {
+        int code = make_room(sending, err);
+        if (code < 0)
+            return code;
+        sending->slot->moves[sending->move_count++] = as_move(sending, &rows, load->items[piece->item_index].data);
+    }
+    return 0;
+}
+
+int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const struct hr_staging_slot *slot,
+                  const char *bytes, struct hr_lane *lane, struct hr_fence *fence, struct hr_place_counts *counts,
+                  struct hr_error *err)
+{
+    struct sending sending = {load, chunk, slot, bytes, lane, fence, counts, 0, 0};
+    int code = 0;
+    for (size_t i = 0; code == 0 && i < chunk->piece_count; i++)
+        code = send_piece(&sending, &load->plan.pieces[chunk->piece_first + i], err);
+    if (code == 0)
+        code = flush(&sending, err);
+    if (code < 0 && hr_fence_put(fence, lane, NULL) == 0)
+        hr_fence_wait(fence, NULL); /* some of it may be under way */
+    return code;
+}

@@ -1,0 +1,21 @@
+/*
+ * send.h: from staging to a device. Turns the pieces of a chunk that lies in a staging slot into moves, and puts those
+ * into a lane. It knows chunks and lanes; neither files nor threads.
+ */
+#ifndef HR_ENGINE_SEND_H
+#define HR_ENGINE_SEND_H
+
+#include "device/device.h"
+#include "engine/load.h"
+#include "engine/staging.h"
+
+/*
+ * Sends a chunk whose bytes lie at `bytes` in the slot: those of a staged chunk as in its file, those of a direct one
+ * run behind run. `fence` stands for all of it afterwards. On failure nothing of it is in the lane any more. Blocks
+ * only when the chunk has more moves than the slot's table holds.
+ */
+int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const struct hr_staging_slot *slot,
+                  const char *bytes, struct hr_lane *lane, struct hr_fence *fence, struct hr_place_counts *counts,
+                  struct hr_error *err);
+
+#endif

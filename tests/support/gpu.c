@@ -1,0 +1,91 @@
+/*
+ * gpu.c: see gpu.h. Opens the device anew for each call, so that no test keeps it in use.
+ */
+#include "support/gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "support/test_model.h"
+
+const char *gpu_name(void)
+{
+    static int usable = -1;
+    struct hr_device_info info = {.size = sizeof info};
+    struct hr_error err = {0};
+    if (usable < 0) {
+        usable = hr_device_find("cuda:0", &info, &err) == 0;
+        if (!usable)
+            print_message("GPUs are left out: %s\n", err.message);
+    }
+    return usable ? "cuda:0" : NULL;
+}
+
+static struct hr_device *device_open(void)
+{
+    struct hr_device *device = NULL;
+    struct hr_error err = {0};
+    assert_ok(hr_device_open("cuda:0", &device, &err), err);
+    return device;
+}
+
+void *gpu_alloc(size_t bytes, int value)
+{
+    struct hr_device *device = device_open();
+    struct hr_error err = {0};
+    void *memory = NULL;
+    assert_ok(hr_device_alloc(device, bytes, &memory, &err), err);
+    char *filled = malloc(bytes);
+    memset(filled, value, bytes);
+    gpu_write(memory, filled, bytes);
+    free(filled);
+    hr_device_unref(device);
+    return memory;
+}
+
+void gpu_free(void *memory, size_t bytes)
+{
+    struct hr_device *device = device_open();
+    hr_device_free(device, memory, bytes);
+    hr_device_unref(device);
+}
+
+void gpu_write(void *memory, const void *bytes, size_t size)
+{
+    struct hr_device *device = device_open();
+    struct hr_staging_block block;
+    struct hr_place_counts counts = {0};
+    struct hr_lane *lane = NULL;
+    struct hr_fence *fence = NULL;
+    struct hr_error err = {0};
+    char detail[160];
+    assert_ok(hr_staging_block_make(device, size + sizeof(struct hr_move) + 4096, &block, detail, sizeof detail, &err),
+              err);
+    assert_ok(hr_lane_open(device, &lane, &err), err);
+    assert_ok(hr_fence_new(device, &fence, &err), err);
+    struct hr_move *move = (struct hr_move *)block.memory;
+    memcpy(block.memory + 4096, bytes, size);
+    *move = (struct hr_move){
+        .source = (uintptr_t)block.memory + 4096, .target = (uintptr_t)memory, .bytes = size, .rows = 1};
+    assert_ok(hr_lane_place(lane, &block, move, 1, &counts, &err), err);
+    assert_ok(hr_fence_put(fence, lane, &err), err);
+    assert_ok(hr_fence_wait(fence, &err), err);
+    hr_fence_free(fence);
+    hr_lane_close(lane);
+    hr_staging_block_free(device, &block);
+    hr_device_unref(device);
+}
+
+void gpu_read(void *ret_bytes, const void *memory, size_t size)
+{
+    struct hr_device *device = device_open();
+    struct hr_error err = {0};
+    assert_ok(hr_device_read(device, ret_bytes, memory, size, &err), err);
+    hr_device_unref(device);
+}

@@ -1,0 +1,18 @@
+/*
+ * gpu.h: a GPU for tests, the first one that the driver has, be it a real one or the fake of tests/fake_cuda. Whatever
+ * fails here ends the running cmocka test.
+ */
+#ifndef TESTS_SUPPORT_GPU_H
+#define TESTS_SUPPORT_GPU_H
+
+#include <stddef.h>
+
+/* "cuda:0", or NULL where there is no GPU; says so once. */
+const char *gpu_name(void);
+/* Device memory on 256 bytes, every byte `value`. */
+void *gpu_alloc(size_t bytes, int value);
+void gpu_free(void *memory, size_t bytes);
+void gpu_write(void *memory, const void *bytes, size_t size);
+void gpu_read(void *ret_bytes, const void *memory, size_t size);
+
+#endif
