@@ -41,12 +41,18 @@ def model(tmp_path):
     return write(tmp_path / "x.safetensors", {"t": ("U8", [32 << 20], None)})
 
 
-def test_json(tmp_path, cache, model):
+@pytest.fixture
+def large(tmp_path):
+    """As much as the page cache is measured with, or more."""
+    return write(tmp_path / "large.safetensors", {"t": ("U8", [80 << 20], None)})
+
+
+def test_json(tmp_path, cache, large):
     began = int(time.time())
-    report = run_json("probe", "--json", *QUICK, model, env=cache)
+    report = run_json("probe", "--json", *QUICK, large, env=cache)
     limits = report["limits"]
     assert (limits["device_type"], limits["device_name"], limits["device_uuid"]) == (1, "cpu", None)
-    assert (limits["host"], limits["path"]) == (socket.gethostname(), str(model.resolve()))
+    assert (limits["host"], limits["path"]) == (socket.gethostname(), str(large.resolve()))
     assert began <= limits["time"] <= time.time()
     assert all(1e8 < limits[name] < 1e12 for name in SPEEDS), limits
     assert limits["page_cache_threads"] in (1, 2)
