@@ -105,7 +105,7 @@ static int describe_gpu(const char *name, struct hr_device *ret_device, struct h
     int is_ordinal = ordinal_parse(name, &ordinal);
     if (!is_ordinal && strncasecmp(name, "GPU-", 4) != 0 && strncasecmp(name, "MIG-", 4) != 0 &&
         !pci_parse(name, &address))
-        return hr_fail(err, HR_EINVALID_ARGUMENT,
+        return hr_fail(err, HR_EDEVICE_UNAVAILABLE,
                        "'%.64s' names no device; say cpu, cuda, cuda:N, auto, a PCI address (0000:1b:00.0) or a UUID "
                        "(GPU-...)",
                        name);
@@ -181,15 +181,13 @@ int hr_device_open(const char *name, struct hr_device **ret_device, struct hr_er
 void hr_device_ref(struct hr_device *device)
 {
     if (device->driver)
-        device->reference_count++;
+        hr_cuda_ref(device);
 }
 
 void hr_device_unref(struct hr_device *device)
 {
-    if (!device || !device->driver || --device->reference_count)
-        return;
-    hr_reaper_drain(device);
-    hr_cuda_close(device);
+    if (device && device->driver)
+        hr_cuda_unref(device);
 }
 
 const struct hr_device_info *hr_device_info(const struct hr_device *device)
