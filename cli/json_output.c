@@ -1,5 +1,5 @@
 /*
- * json_output.c: JSON on stdout without a tree. What is not UTF-8 becomes U+FFFD, since JSON has no bytes.
+ * json_output.c: JSON without a tree. What is not UTF-8 becomes U+FFFD, since JSON has no bytes.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -7,32 +7,37 @@
 #include "output.h"
 #include "characters.h"
 
-static void quote(const char *value, size_t size)
+static FILE *file_of(const struct json *json)
 {
-    putchar('"');
+    return json->file ? json->file : stdout;
+}
+
+static void quote(FILE *file, const char *value, size_t size)
+{
+    putc('"', file);
     for (size_t i = 0; i < size;) {
         unsigned char c = (unsigned char)value[i];
         size_t length = utf8_char_size(value + i, size - i);
         if (c == '"' || c == '\\')
-            printf("\\%c", c);
+            fprintf(file, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
-            printf("\\u%04x", c);
+            fprintf(file, "\\u%04x", c);
         else if (length == 0)
-            fputs("\xef\xbf\xbd", stdout);
+            fputs("\xef\xbf\xbd", file);
         else
-            fwrite(value + i, 1, length, stdout);
+            fwrite(value + i, 1, length, file);
         i += length ? length : 1;
     }
-    putchar('"');
+    putc('"', file);
 }
 
 static void begin_value(struct json *json, const char *key, size_t key_size)
 {
     if (json->need_comma)
-        putchar(',');
+        putc(',', file_of(json));
     if (key) {
-        quote(key, key_size);
-        putchar(':');
+        quote(file_of(json), key, key_size);
+        putc(':', file_of(json));
     }
     json->need_comma = 1;
 }
@@ -45,59 +50,59 @@ static void begin(struct json *json, const char *key)
 void json_open(struct json *json, const char *key, char bracket)
 {
     begin(json, key);
-    putchar(bracket);
+    putc(bracket, file_of(json));
     json->need_comma = 0;
 }
 
 void json_close(struct json *json, char bracket)
 {
-    putchar(bracket);
+    putc(bracket, file_of(json));
     json->need_comma = 1;
 }
 
 void json_pair(struct json *json, const char *key, size_t key_size, const char *value, size_t value_size)
 {
     begin_value(json, key, key_size);
-    quote(value, value_size);
+    quote(file_of(json), value, value_size);
 }
 
 void json_string(struct json *json, const char *key, const char *value, size_t value_size)
 {
     begin(json, key);
-    quote(value, value_size);
+    quote(file_of(json), value, value_size);
 }
 
 void json_text(struct json *json, const char *key, const char *value)
 {
     begin(json, key);
     if (value && *value)
-        quote(value, strlen(value));
+        quote(file_of(json), value, strlen(value));
     else
-        fputs("null", stdout);
+        fputs("null", file_of(json));
 }
 
 void json_u64(struct json *json, const char *key, uint64_t value)
 {
     begin(json, key);
-    printf("%" PRIu64, value);
+    fprintf(file_of(json), "%" PRIu64, value);
 }
 
 void json_i64(struct json *json, const char *key, int64_t value)
 {
     begin(json, key);
-    printf("%" PRId64, value);
+    fprintf(file_of(json), "%" PRId64, value);
 }
 
 void json_real(struct json *json, const char *key, double value, int decimals)
 {
     begin(json, key);
-    printf("%.*f", decimals, value);
+    fprintf(file_of(json), "%.*f", decimals, value);
 }
 
 void json_bool(struct json *json, const char *key, int value)
 {
     begin(json, key);
-    fputs(value ? "true" : "false", stdout);
+    fputs(value ? "true" : "false", file_of(json));
 }
 
 void json_shape(struct json *json, const char *key, const uint64_t *shape, uint32_t rank)
@@ -118,6 +123,6 @@ void json_offset(struct json *json, const char *key, uint64_t offset)
 
 void json_end(struct json *json)
 {
-    putchar('\n');
+    putc('\n', file_of(json));
     json->need_comma = 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "output.h"
 
 int checkpoint_open(const char *const *paths, size_t path_count, const struct open_flags *flags,
@@ -127,17 +128,24 @@ void request_release(struct request *request)
     *request = (struct request){0};
 }
 
-int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader, struct hr_error *err)
+int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader,
+                   struct hr_device_info *ret_device, struct hr_error *err)
 {
     struct hr_loader_options options = {.size = sizeof options};
-    if (device) {
-        options.devices = &device;
-        options.device_count = 1;
-    }
+    char name[32];
+    const char *const names[] = {name};
+    int code = device_find(device, ret_device, err);
+    if (code < 0)
+        return code;
+    device_name(name, ret_device);
+    options.devices = names;
+    options.device_count = 1;
     options.route = tuning->route;
     options.thread_count = tuning->thread_count;
     options.chunk_bytes = tuning->chunk_bytes;
     options.queue_depth = tuning->queue_depth;
+    options.staging_bytes = tuning->staging_bytes;
+    options.lane_count = tuning->lane_count;
     return hr_loader_new(&options, ret_loader, err);
 }
 
@@ -145,7 +153,7 @@ int job_open(const struct request_options *options, const struct text_list *path
              struct hr_error *err)
 {
     struct job job = {0};
-    int code = request_loader(&options->tuning, options->device, &job.loader, err);
+    int code = request_loader(&options->tuning, options->device, &job.loader, &job.device, err);
     if (code == 0)
         code = checkpoint_open(paths->texts, paths->count, &options->open, &job.checkpoint, err);
     if (code == 0)

@@ -17,15 +17,15 @@ struct open_flags {
 };
 
 struct tuning {
-    uint32_t route, thread_count, queue_depth;
-    uint64_t chunk_bytes, window_bytes;
+    uint32_t route, thread_count, queue_depth, lane_count;
+    uint64_t chunk_bytes, window_bytes, staging_bytes;
 };
 
 struct request_options {
     struct open_flags open;
     struct text_list matches, slices;
     struct tuning tuning;
-    const char *device; /* NULL: "cpu" */
+    const char *device; /* NULL: "auto" */
 };
 
 /* Rows of a table of options, for the verbs that share them. */
@@ -49,10 +49,14 @@ struct request_options {
                "most bytes in memory that were not consumed yet"),                                                \
         OPTION("chunk", "SIZE", OPTION_SIZE, &(tuning).chunk_bytes, "HEADRACE_CHUNK_BYTES", "the grid of reads"), \
         OPTION("queue-depth", "N", OPTION_COUNT, &(tuning).queue_depth, "HEADRACE_QUEUE_DEPTH",                   \
-               "reads in flight per thread, with io_uring")
+               "reads in flight per thread, with io_uring"),                                                      \
+        OPTION("staging-bytes", "SIZE", OPTION_SIZE, &(tuning).staging_bytes, "HEADRACE_STAGING_BYTES",           \
+               "most pinned memory, for GPUs"),                                                                   \
+        OPTION("lanes", "N", OPTION_COUNT, &(tuning).lane_count, "HEADRACE_LANES", "streams a GPU")
 
-#define DEVICE_OPTION(device) \
-    OPTION("device", "DEVICE", OPTION_TEXT, &(device), NULL, "where to load to; cpu is the default")
+#define DEVICE_OPTION(device)                                \
+    OPTION("device", "DEVICE", OPTION_TEXT, &(device), NULL, \
+           "auto (the first GPU, else cpu), cpu, cuda:N, a PCI address or a UUID")
 
 /* Items of a checkpoint. The arrays are for request_release(). */
 struct request {
@@ -65,6 +69,7 @@ struct request {
 struct job {
     struct hr_checkpoint *checkpoint;
     struct hr_loader *loader;
+    struct hr_device_info device; /* the loader's only one */
     struct request request;
 };
 
@@ -79,8 +84,9 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct text_list 
                  const struct text_list *slices, struct request *ret_request, struct hr_error *err);
 void request_release(struct request *request);
 
+/* A loader for the one device of this name; NULL means "auto". */
 int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader,
-                   struct hr_error *err);
+                   struct hr_device_info *ret_device, struct hr_error *err);
 
 int job_open(const struct request_options *options, const struct text_list *paths, struct job *ret_job,
              struct hr_error *err);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
@@ -29,6 +30,8 @@ struct pair {
 struct comparison {
     struct hr_checkpoint *checkpoints[SIDE_COUNT];
     struct hr_loader *loader;
+    struct hr_device_info device;
+    struct read_back read_backs[SIDE_COUNT];
     uint64_t window_bytes;
     struct pair *pairs;
     size_t pair_count, different_count;
@@ -78,7 +81,9 @@ static uint64_t first_bit(unsigned char a, unsigned char b)
     return (uint64_t)__builtin_ctz((unsigned)(a ^ b));
 }
 
-static void compare_bytes(struct pair *pair, const unsigned char *a, const unsigned char *b, uint64_t size)
+/* A piece that begins at byte `offset` of both tensors. */
+static void compare_bytes(struct pair *pair, const unsigned char *a, const unsigned char *b, uint64_t offset,
+                          uint64_t size)
 {
     enum { BLOCK_BYTES = 4096 };
     uint32_t bits = hr_dtype_bits(pair->tensors[SIDE_A]->dtype);
@@ -90,24 +95,37 @@ static void compare_bytes(struct pair *pair, const unsigned char *a, const unsig
             if (a[i] == b[i])
                 continue;
             if (pair->different_bytes++ == 0)
-                pair->element_index = (uint64_t)(((unsigned __int128)i * 8 + first_bit(a[i], b[i])) / bits);
+                pair->element_index = (uint64_t)(((unsigned __int128)(offset + i) * 8 + first_bit(a[i], b[i])) / bits);
             pair->verdict = VERDICT_BYTES;
         }
     }
 }
 
-static int compare_loaded(struct pair *pair, struct hr_load *const *loads, size_t item, struct hr_error *err)
+/* Pieces of both sides are of the same size, since the device is the same. */
+static int compare_items(struct comparison *comparison, struct pair *pair, struct hr_load *const *loads, size_t item,
+                         uint64_t bytes, struct hr_error *err)
 {
-    struct hr_view views[SIDE_COUNT] = {{.size = sizeof views[0]}, {.size = sizeof views[0]}};
-    int code = 0;
-    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++) {
-        code = hr_load_wait(loads[side], item, err);
-        if (code == 0)
-            code = hr_load_view(loads[side], item, &views[side], err);
+    struct byte_piece pieces[SIDE_COUNT];
+    for (uint64_t offset = 0; offset < bytes; offset += pieces[SIDE_A].size) {
+        for (int side = SIDE_A; side < SIDE_COUNT; side++) {
+            int code = read_back_piece(&comparison->read_backs[side], loads[side], item, offset, bytes - offset,
+                                       &pieces[side], err);
+            if (code < 0)
+                return code;
+        }
+        compare_bytes(pair, pieces[SIDE_A].bytes, pieces[SIDE_B].bytes, offset, pieces[SIDE_A].size);
     }
-    if (code < 0)
-        return code;
-    compare_bytes(pair, views[SIDE_A].data, views[SIDE_B].data, views[SIDE_A].bytes);
+    return 0;
+}
+
+static int compare_loaded(struct comparison *comparison, struct pair *pair, struct hr_load *const *loads, size_t item,
+                          struct hr_error *err)
+{
+    int code = 0;
+    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
+        code = hr_load_wait(loads[side], item, err);
+    if (code == 0)
+        code = compare_items(comparison, pair, loads, item, pair->tensors[SIDE_A]->size, err);
     for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
         code = hr_load_drop(loads[side], item, err);
     return code;
@@ -146,7 +164,7 @@ static int compare_pairs(struct comparison *comparison, size_t first, size_t end
         struct pair *pair = &comparison->pairs[i];
         if (pair->verdict != VERDICT_SAME)
             continue;
-        int code = compare_loaded(pair, loads, item++, err);
+        int code = compare_loaded(comparison, pair, loads, item++, err);
         if (code < 0)
             return code;
         draw_progress(comparison, pair);
@@ -263,7 +281,9 @@ static void json_pair_difference(struct json *json, const struct pair *pair)
 static void print_json(const struct comparison *comparison)
 {
     struct json json = {0};
+    char name[32];
     json_open(&json, NULL, '{');
+    json_text(&json, "device", device_name(name, &comparison->device));
     json_bool(&json, "same", comparison->different_count == 0);
     json_u64(&json, "same_count", comparison->pair_count - comparison->different_count);
     json_u64(&json, "different_count", comparison->different_count);
@@ -312,13 +332,14 @@ static void print_difference(const struct pair *pair)
 
 static void print_text(const struct comparison *comparison)
 {
-    char text[64];
+    char text[64], title[192];
+    int is_gpu = comparison->device.type != HR_DEVICE_CPU;
     for (size_t i = 0; i < comparison->pair_count; i++)
         if (comparison->pairs[i].verdict != VERDICT_SAME)
             print_difference(&comparison->pairs[i]);
-    printf("%s the same, %zu different\n",
+    printf("%s the same, %zu different%s%s\n",
            human_count(text, comparison->pair_count - comparison->different_count, "tensor"),
-           comparison->different_count);
+           comparison->different_count, is_gpu ? ", on " : "", is_gpu ? device_title(title, &comparison->device) : "");
 }
 
 static int compare_open(struct comparison *comparison, int as_json, struct hr_error *err)
@@ -342,14 +363,18 @@ static int diff(const struct request_options *options, const char *const *paths,
                 struct hr_error *err)
 {
     struct comparison comparison = {.window_bytes = options->tuning.window_bytes};
-    int code = request_loader(&options->tuning, NULL, &comparison.loader, err);
+    int code = request_loader(&options->tuning, options->device, &comparison.loader, &comparison.device, err);
     for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
         code = checkpoint_open(&paths[side], 1, &options->open, &comparison.checkpoints[side], err);
+    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
+        read_back_init(&comparison.read_backs[side], &comparison.device);
     if (code == 0)
         code = compare_open(&comparison, as_json, err);
     if (code == 0)
         *ret_exit_code = comparison.different_count ? EXIT_NO : EXIT_YES;
     free(comparison.pairs);
+    read_back_release(&comparison.read_backs[SIDE_A]);
+    read_back_release(&comparison.read_backs[SIDE_B]);
     hr_checkpoint_close(comparison.checkpoints[SIDE_A]);
     hr_checkpoint_close(comparison.checkpoints[SIDE_B]);
     hr_loader_free(comparison.loader);
@@ -362,8 +387,11 @@ int diff_run(const struct verb *verb, int argument_count, char **arguments)
     struct text_list paths;
     struct hr_error err;
     int as_json = 0, code;
-    const struct option options[] = {
-        TUNING_OPTIONS(request.tuning), OPEN_OPTIONS(request.open), JSON_OPTION(as_json), {0}};
+    const struct option options[] = {DEVICE_OPTION(request.device),
+                                     TUNING_OPTIONS(request.tuning),
+                                     OPEN_OPTIONS(request.open),
+                                     JSON_OPTION(as_json),
+                                     {0}};
     if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){2, 2}, &paths, &code))
         return code;
     interrupt_start();

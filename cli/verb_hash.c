@@ -1,5 +1,5 @@
 /*
- * verb_hash.c: XXH3-128 of each item's bytes where the load has put them. Tensors are hashed by a few threads as they
+ * verb_hash.c: XXH3-128 of each item's bytes where the load has put them, read back from there where that is a GPU. Tensors are hashed by a few threads as they
  * become ready, dropped at once, and printed in the order of their names at the end: so a window bounds the memory, and
  * the output depends neither on threads nor on the order of files.
  */
@@ -12,6 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "device.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
@@ -31,11 +32,18 @@ struct digest {
 /* What the hashing threads share. Each item is handed to one of them, which alone writes its digest. */
 struct hashing {
     struct hr_load *load;
+    const struct hr_device_info *device;
     struct digest *digests; /* one per item */
     struct progress progress;
     pthread_mutex_t lock;
     int code; /* the first failure, with its error; guarded by `lock` */
     struct hr_error err;
+};
+
+/* Of one thread. */
+struct hasher {
+    XXH3_state_t state;
+    struct read_back read_back;
 };
 
 static void fail(struct hashing *hashing, const struct hr_error *err)
@@ -49,14 +57,29 @@ static void fail(struct hashing *hashing, const struct hr_error *err)
     hr_load_cancel(hashing->load);
 }
 
-static int hash_item(struct hashing *hashing, size_t item, struct hr_error *err)
+static int hash_bytes(struct hashing *hashing, size_t item, uint64_t bytes, struct hasher *hasher, struct hr_error *err)
+{
+    struct byte_piece piece;
+    XXH3_128bits_reset(&hasher->state);
+    for (uint64_t offset = 0; offset < bytes; offset += piece.size) {
+        int code = read_back_piece(&hasher->read_back, hashing->load, item, offset, bytes - offset, &piece, err);
+        if (code < 0)
+            return code;
+        XXH3_128bits_update(&hasher->state, piece.bytes, piece.size);
+    }
+    XXH128_canonicalFromHash(&hashing->digests[item].hash, XXH3_128bits_digest(&hasher->state));
+    return 0;
+}
+
+static int hash_item(struct hashing *hashing, size_t item, struct hasher *hasher, struct hr_error *err)
 {
     struct digest *digest = &hashing->digests[item];
     struct hr_view view = {.size = sizeof view};
     int code = hr_load_view(hashing->load, item, &view, err);
+    if (code == 0)
+        code = hash_bytes(hashing, item, view.bytes, hasher, err);
     if (code < 0)
         return code;
-    XXH128_canonicalFromHash(&digest->hash, XXH3_128bits(view.bytes ? view.data : "", view.bytes));
     digest->bytes = view.bytes;
     digest->shape = allocate(view.rank, sizeof *digest->shape);
     for (uint32_t i = 0; i < view.rank; i++)
@@ -67,15 +90,18 @@ static int hash_item(struct hashing *hashing, size_t item, struct hr_error *err)
 static void *hash_ready_items(void *context)
 {
     struct hashing *hashing = context;
+    struct hasher hasher;
     struct hr_error err;
     size_t item;
     int code;
+    read_back_init(&hasher.read_back, hashing->device);
     while ((code = hr_load_next(hashing->load, &item, &err)) == 0) {
-        if ((code = hash_item(hashing, item, &err)) < 0)
+        if ((code = hash_item(hashing, item, &hasher, &err)) < 0)
             break;
     }
     if (code != HR_EEND)
         fail(hashing, &err);
+    read_back_release(&hasher.read_back);
     return NULL;
 }
 
@@ -95,7 +121,7 @@ static void hash_all(struct hashing *hashing)
 
 static int load_and_hash(const struct job *job, uint64_t window_bytes, struct digest *digests, struct hr_error *err)
 {
-    struct hashing hashing = {.digests = digests, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct hashing hashing = {.device = &job->device, .digests = digests, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct hr_load_options options = {.size = sizeof options, .window_bytes = window_bytes};
     progress_init(&hashing.progress);
     if (hashing.progress.is_enabled) {
@@ -135,12 +161,13 @@ static void hex(char out[33], const XXH128_canonical_t *hash)
     out[32] = '\0';
 }
 
-static void print_json(const struct digest *digests, size_t count)
+static void print_json(const struct hr_device_info *device, const struct digest *digests, size_t count)
 {
     struct json json = {0};
-    char text[33];
+    char text[33], name[32];
     json_open(&json, NULL, '{');
     json_text(&json, "algorithm", "xxh3-128");
+    json_text(&json, "device", device_name(name, device));
     json_open(&json, "tensors", '[');
     for (size_t i = 0; i < count; i++) {
         const struct hr_tensor *tensor = digests[i].tensor;
@@ -158,15 +185,18 @@ static void print_json(const struct digest *digests, size_t count)
     json_end(&json);
 }
 
-static void print_text(const struct digest *digests, size_t count)
+/* The device goes to stderr, so that what stands on stdout can be compared whatever the device. */
+static void print_text(const struct hr_device_info *device, const struct digest *digests, size_t count)
 {
-    char text[33];
+    char text[33], title[192];
     for (size_t i = 0; i < count; i++) {
         hex(text, &digests[i].hash);
         printf("%s  ", text);
         print_escaped(stdout, digests[i].tensor->name, digests[i].tensor->name_size);
         putchar('\n');
     }
+    if (device->type != HR_DEVICE_CPU)
+        complain("hash", "read back from %s", device_title(title, device));
 }
 
 static int hash_paths(const struct request_options *options, const struct text_list *paths, int as_json,
@@ -184,9 +214,9 @@ static int hash_paths(const struct request_options *options, const struct text_l
     if (code == 0) {
         qsort(digests, count, sizeof *digests, compare_names);
         if (as_json)
-            print_json(digests, count);
+            print_json(&job.device, digests, count);
         else
-            print_text(digests, count);
+            print_text(&job.device, digests, count);
     }
     for (size_t i = 0; i < count; i++)
         free(digests[i].shape);
@@ -201,9 +231,13 @@ int hash_run(const struct verb *verb, int argument_count, char **arguments)
     struct text_list paths;
     struct hr_error err;
     int as_json = 0, code;
-    const struct option options[] = {MATCH_OPTION(request.matches),  SLICE_OPTION(request.slices),
-                                     TUNING_OPTIONS(request.tuning), OPEN_OPTIONS(request.open),
-                                     JSON_OPTION(as_json),           {0}};
+    const struct option options[] = {DEVICE_OPTION(request.device),
+                                     MATCH_OPTION(request.matches),
+                                     SLICE_OPTION(request.slices),
+                                     TUNING_OPTIONS(request.tuning),
+                                     OPEN_OPTIONS(request.open),
+                                     JSON_OPTION(as_json),
+                                     {0}};
     if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){1, SIZE_MAX}, &paths, &code)) {
         request_options_release(&request);
         return code;

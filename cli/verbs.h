@@ -27,6 +27,7 @@ int load_run(const struct verb *verb, int argument_count, char **arguments);
 int hash_run(const struct verb *verb, int argument_count, char **arguments);
 int diff_run(const struct verb *verb, int argument_count, char **arguments);
 int plan_run(const struct verb *verb, int argument_count, char **arguments);
+int probe_run(const struct verb *verb, int argument_count, char **arguments);
 int doctor_run(const struct verb *verb, int argument_count, char **arguments);
 
 #endif

@@ -18,6 +18,7 @@ MAY_INCLUDE = {
     "src/io": {"base"},
     "src/device": {"base"},
     "src/engine": {"base", "format", "catalog", "plan", "io", "device"},
+    "src/probe": {"base", "io", "device"},
     "src": {"base", "format", "catalog", "plan", "io", "device", "engine"},
 }
 OUTSIDE = ["cli", "bench", "examples", "python"]

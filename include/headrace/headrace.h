@@ -600,15 +600,15 @@ struct hr_limits {
     uint64_t to_device[HR_PROBE_SIZE_COUNT];       /* pinned memory to the device, copies of that size one by one */
     uint64_t from_device;                          /* the device to pinned memory, 64 MiB */
     uint64_t page_cache_to_device;                 /* page cache, staging and device together */
-    uint64_t pin;                                  /* touched memory registered with the device */
+    uint64_t pin;                                  /* pinned memory made: mapped, touched and registered, 66 MiB */
     char page_cache_detail[160], storage_detail[160], device_detail[160]; /* how, or why not measured */
 };
 
 /*
  * Measures what this machine can do, with its own reads and copies. Blocks for about budget_ns, uses the given threads
- * fully, up to 320 MiB of host memory and 64 MiB of the device's. Reads of `path` leave the page cache as they found it
- * where that can be had. What cannot be measured is 0 and has its reason; only bad arguments, an unusable device and no
- * memory are errors. `options` may be NULL. Thread-safe.
+ * fully, up to 256 MiB of host memory and 64 MiB of the device's. Leaves the page cache as it is: only what it holds of
+ * `path` (64 MiB at least) is read through it. What cannot be measured is 0 and has its reason; only bad arguments, an
+ * unusable device and no memory are errors. `options` may be NULL. Thread-safe.
  */
 HR_API int hr_probe(const struct hr_probe_options *options, struct hr_limits *ret_limits, struct hr_error *err);
 

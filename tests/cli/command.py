@@ -1,21 +1,27 @@
 """The command under test, and a writer of checkpoints that is independent of it. Needs the standard library only."""
 
+import atexit
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("HEADRACE_BIN", str(ROOT / "build" / "headrace"))
-VERBS = ["check", "ls", "load", "hash", "diff", "plan", "doctor"]
+VERBS = ["check", "ls", "load", "hash", "diff", "plan", "probe", "doctor"]
+CACHE = tempfile.mkdtemp()
+"""The cache folder of commands that are given no other: no test reads or writes the user's."""
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 ELEMENT_BITS = {"BOOL": 8, "F4": 4, "U8": 8, "I16": 16, "BF16": 16, "F16": 16, "F32": 32, "I64": 64, "C64": 64}
 
 
 def run(*arguments, env=None, **options):
-    """Runs the command without HEADRACE_* of the caller's environment; text in and out."""
+    """Runs the command, text in and out, without GPUs and HEADRACE_* of the environment unless `env` has them."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-    variables.update(env or {})
+    variables |= {"XDG_CACHE_HOME": CACHE, "CUDA_VISIBLE_DEVICES": ""} | (env or {})
     options = {"capture_output": True, "timeout": 120, **options}
     return subprocess.run([BINARY, *map(os.fspath, arguments)], env=variables, text=True, **options)
 

@@ -23,7 +23,7 @@ def test_the_same(tmp_path):
     result = run("diff", one, two)
     assert (result.returncode, result.stdout, result.stderr) == (0, "3 tensors the same, 0 different\n", "")
     assert run_json("diff", "--json", one, two) == {
-        "same": True, "same_count": 3, "different_count": 0, "differences": []}
+        "device": "cpu", "same": True, "same_count": 3, "different_count": 0, "differences": []}
 
 
 def test_the_same_in_shards_of_another_order(tmp_path):

@@ -21,22 +21,23 @@ def usable_routes():
 
 def test_text(tmp_path):
     path = write(tmp_path / "x.safetensors", SMALL)
-    result = run("load", "--route", "pread", "--threads=1", path)
+    result = run("load", "--device", "cpu", "--route", "pread", "--threads=1", path)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [
-        "tensors", "bytes", "seconds", "GB/s", "route", "threads", "bottleneck"]
-    assert lines[0] == "tensors     3"
-    assert lines[1] == "bytes       24"
-    assert re.fullmatch(r"seconds     \d+\.\d{6}", lines[2])
-    assert re.fullmatch(r"GB/s        \d+\.\d{3}", lines[3])
-    assert re.fullmatch(r"route       pread( \(.+\))?", lines[4])
-    assert lines[5] == "threads     1"
+        "device", "tensors", "bytes", "predicted", "seconds", "GB/s", "of", "route", "threads", "bottleneck"]
+    assert lines[:4] == ["device      cpu", "tensors     3", "bytes       24",
+                         "predicted   unknown (never probed: headrace probe PATH)"]
+    assert re.fullmatch(r"seconds     \d+\.\d{6}", lines[4])
+    assert re.fullmatch(r"GB/s        \d+\.\d{3}", lines[5])
+    assert lines[6] == "of ceiling  unknown"
+    assert re.fullmatch(r"route       pread( \(.+\))?", lines[7])
+    assert lines[8] == "threads     1"
 
 
 def test_json(tmp_path):
     index = write_sharded(tmp_path / "m", {"1.safetensors": {"a": SMALL["a"]}, "2.safetensors": {"c": SMALL["c"]}})
-    report = run_json("load", "--json", "--threads", "2", index)
+    report = run_json("load", "--json", "--device", "cpu", "--threads", "2", index)
     assert (report["device"], report["tensors"], report["files"], report["bytes"]) == ("cpu", 2, 2, 12)
     assert report["route"] in ROUTES and report["route_reason"]
     assert report["seconds"] > 0
@@ -63,7 +64,7 @@ def test_repeat(tmp_path):
     assert all(repeat["bytes"] == 24 for repeat in report["repeats"])
     lines = run("load", "--repeat=2", path).stdout.splitlines()
     assert lines[0].startswith("load 1  ") and lines[1].startswith("load 2  ")
-    assert "(median)" in lines[4]
+    assert "(median)" in lines[6]
 
 
 def test_match_and_slice(tmp_path):

@@ -95,13 +95,14 @@ def test_wrong_values(arguments, message):
 
 
 def test_the_number_of_operands():
-    for verb in VERBS[:-1]:
+    for verb in [verb for verb in VERBS if verb not in ("probe", "doctor")]:
         result = run(verb)
         assert result.returncode == 2
         assert result.stderr.startswith(f"headrace {verb}: an argument is missing\nusage: headrace {verb} ")
     assert run("diff", "a").returncode == 2
     assert "too many arguments" in run("diff", "a", "b", "c").stderr
     assert run("doctor", "x").returncode == 2
+    assert run("probe", "a", "b").returncode == 2
 
 
 def test_both_forms_of_values(tmp_path):
@@ -117,7 +118,8 @@ def test_two_dashes_end_the_options(tmp_path):
     assert run("check", "--", "--help", cwd=tmp_path).returncode == 1
 
 
-@pytest.mark.parametrize("name", ["THREADS", "ROUTE", "CHUNK_BYTES", "WINDOW_BYTES", "QUEUE_DEPTH"])
+@pytest.mark.parametrize("name", ["THREADS", "ROUTE", "CHUNK_BYTES", "WINDOW_BYTES", "QUEUE_DEPTH", "STAGING_BYTES",
+                                  "LANES"])
 def test_the_environment_is_checked(tmp_path, name):
     path = write(tmp_path / "x.safetensors", SMALL)
     result = run("load", path, env={f"HEADRACE_{name}": "x"})

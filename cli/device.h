@@ -1,0 +1,42 @@
+/*
+ * device.h: the device that --device names, and how the bytes of an item come back from it.
+ */
+#ifndef CLI_DEVICE_H
+#define CLI_DEVICE_H
+
+#include <headrace/headrace.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "output.h"
+
+/* Describes the device of this name; NULL means "auto". */
+int device_find(const char *name, struct hr_device_info *ret_info, struct hr_error *err);
+/* "cpu", "cuda:1". Returns `out`. */
+char *device_name(char out[32], const struct hr_device_info *info);
+/* "cpu", "cuda:1 (NVIDIA H200)". Returns `out`. */
+char *device_title(char out[192], const struct hr_device_info *info);
+/* An object with all that is known of it. */
+void json_device(struct json *json, const char *key, const struct hr_device_info *info);
+
+struct byte_piece {
+    const unsigned char *bytes;
+    uint64_t size;
+};
+
+/* How one thread gets at the bytes of loaded items where they finally lie. */
+struct read_back {
+    const struct hr_device_info *device; /* that they were loaded to; borrowed */
+    void *buffer;                        /* for what comes back from a GPU, else NULL */
+};
+
+void read_back_init(struct read_back *read_back, const struct hr_device_info *device);
+void read_back_release(struct read_back *read_back);
+/*
+ * The first of the `bytes_left` bytes of a ready item from `offset` on: on the CPU all of them, where they lie; from a
+ * GPU so many as the buffer holds, copied. Valid until the next call.
+ */
+int read_back_piece(struct read_back *read_back, struct hr_load *load, size_t item_index, uint64_t offset,
+                    uint64_t bytes_left, struct byte_piece *ret_piece, struct hr_error *err);
+
+#endif
