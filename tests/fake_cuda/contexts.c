@@ -292,7 +292,8 @@ static void count_objects(struct fake_cuda_live *live)
     for (const struct fake_object *object = fake_objects; object; object = object->next) {
         live->event_count += object->kind == FAKE_EVENT;
         live->module_count += object->kind == FAKE_MODULE;
-        live->stream_count += object->kind == FAKE_STREAM && (const void *)object != object->context->legacy;
+        live->stream_count += object->kind == FAKE_STREAM && !((const struct fake_stream *)object)->destroyed &&
+                              (const void *)object != object->context->legacy;
     }
 }
 
