@@ -105,7 +105,7 @@ static int describe_gpu(const char *name, struct hr_device *ret_device, struct h
     int is_ordinal = ordinal_parse(name, &ordinal);
     if (!is_ordinal && strncasecmp(name, "GPU-", 4) != 0 && strncasecmp(name, "MIG-", 4) != 0 &&
         !pci_parse(name, &address))
-        return hr_fail(err, HR_EDEVICE_UNAVAILABLE,
+        return hr_fail(err, HR_EINVALID_ARGUMENT,
                        "'%.64s' names no device; say cpu, cuda, cuda:N, auto, a PCI address (0000:1b:00.0) or a UUID "
                        "(GPU-...)",
                        name);
