@@ -62,9 +62,11 @@ static void describe_abilities(struct hr_device *device)
     info->compute_major = (uint32_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0);
     info->compute_minor = (uint32_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
     info->copy_engine_count = (uint32_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 0);
-    device->registers_host = attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1);
-    info->confidential = !device->registers_host && !attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_INTEGRATED, 0);
-    device->reads_host = !info->confidential && attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1);
+    int registers = attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, -1);
+    device->registers_host = registers != 0; /* where it is not known, trying tells */
+    info->confidential = registers == 0 && !attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_INTEGRATED, 0);
+    device->reads_host =
+        registers >= 0 && !info->confidential && attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1);
     device->pitch_bytes_max = (uint64_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_MAX_PITCH, 0);
 }
 

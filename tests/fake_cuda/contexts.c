@@ -183,7 +183,7 @@ static void end_context(struct fake_context *context)
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     int index;
-    CUresult result = enter_device("cuDevicePrimaryCtxRelease", FAKE_RELEASES, device, &index);
+    CUresult result = enter_device("cuDevicePrimaryCtxRelease", FAKE_TAKES_EFFECT, device, &index);
     if (result)
         return result;
     struct fake_context *primary = &fake_contexts[index];
@@ -221,7 +221,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext context)
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
-    CUresult result = fake_enter("cuCtxPopCurrent", FAKE_NEEDS_INIT | FAKE_RELEASES);
+    CUresult result = fake_enter("cuCtxPopCurrent", FAKE_NEEDS_INIT | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     if (!depth)
@@ -265,7 +265,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 
 CUresult cuCtxSynchronize(void)
 {
-    CUresult result = fake_enter("cuCtxSynchronize", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE);
+    CUresult result = fake_enter("cuCtxSynchronize", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     struct fake_context *context = fake_current();

@@ -110,7 +110,7 @@ enum {
     FAKE_NEEDS_INIT = 1,
     FAKE_NEEDS_CONTEXT = 3, /* and init */
     FAKE_UNSAFE = 4,        /* forbidden to threads that are not relaxed while a stream is captured */
-    FAKE_RELEASES = 8,      /* takes effect even when it is said to fail, and with a poisoned context */
+    FAKE_TAKES_EFFECT = 8,  /* takes effect even when it is said to fail, and with a poisoned context */
     FAKE_NOT_COUNTED = 16   /* fails by name only */
 };
 /* With the lock on success; else the code to return, without it. */

@@ -54,13 +54,13 @@ CUresult fake_enter(const char *name, unsigned flags)
         return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&fake_lock);
     int code = failure_of(name, flags);
-    int released_anyway = (flags & FAKE_RELEASES) && code != CUDA_ERROR_NOT_INITIALIZED &&
-                          code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
-                          !(code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code < 910); /* a capture forbids */
-    pending_failure = released_anyway ? code : 0;
+    int has_effect = (flags & FAKE_TAKES_EFFECT) && code != CUDA_ERROR_NOT_INITIALIZED &&
+                     code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+                     !(code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code < 910); /* a capture forbids */
+    pending_failure = has_effect ? code : 0;
     if (!code && (flags & FAKE_UNSAFE))
         code = fake_capture_forbids();
-    else if (released_anyway)
+    else if (has_effect)
         code = 0;
     if (code)
         pthread_mutex_unlock(&fake_lock);

@@ -247,8 +247,8 @@ static void test_mixtures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_long_range), cmocka_unit_test(test_nothing),    cmocka_unit_test(test_alignments),
-        cmocka_unit_test(test_many_sizes),     cmocka_unit_test(test_rows),       cmocka_unit_test(test_large_rows),
+        cmocka_unit_test(test_one_long_range), cmocka_unit_test(test_nothing),      cmocka_unit_test(test_alignments),
+        cmocka_unit_test(test_many_sizes),     cmocka_unit_test(test_rows),         cmocka_unit_test(test_large_rows),
         cmocka_unit_test(test_joins),          cmocka_unit_test(test_ten_thousand), cmocka_unit_test(test_mixtures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
