@@ -104,6 +104,7 @@ extern struct fake_settings fake_settings;
 extern struct fake_context fake_contexts[FAKE_DEVICE_MAX];
 extern struct fake_object *fake_objects;
 extern long fake_thread_count; /* of streams */
+extern long fake_moving_count; /* copies that run at this moment */
 
 /* ---- entry.c: begins and ends each call */
 enum {
