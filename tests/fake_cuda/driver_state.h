@@ -12,7 +12,7 @@
 #include "fake_cuda.h"
 
 #define FAKE_DEVICE_MAX 8
-#define FAKE_STACK_MAX 64
+#define FAKE_STACK_MAX 16
 
 struct fake_settings {
     long device_count, memory_bytes, version, init_code, mig, confidential, register_limit, pinned_refused, no_kernel,
