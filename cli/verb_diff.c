@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "cli_device.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
