@@ -11,30 +11,17 @@
 #include <fcntl.h>
 #include <headrace/headrace.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "measure.h"
 
 #define PAIRS_MAX 101
 #define THREADS_MAX 64
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static void die(const char *what, const char *detail)
-{
-    fprintf(stderr, "bench_host: %s: %s\n", what, detail);
-    exit(1);
-}
 
 /* ------------------------------------------------------------------------------------- the bare program */
 
@@ -167,12 +154,6 @@ static struct hr_item *make_items(const struct ruler *ruler, char *memory)
 
 /* --------------------------------------------------------------------------------------------- report */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct result {
     struct setting setting;
     double ruler[PAIRS_MAX], headrace[PAIRS_MAX], ratio[PAIRS_MAX];
@@ -193,9 +174,9 @@ static struct result run_case(struct ruler *ruler, struct hr_loader *loader, uns
             result.headrace[i] = headrace_trial(loader, ruler->checkpoint, items);
         result.ratio[i] = result.ruler[i] / result.headrace[i];
     }
-    qsort(result.ruler, (size_t)pairs, sizeof(double), compare_doubles);
-    qsort(result.headrace, (size_t)pairs, sizeof(double), compare_doubles);
-    qsort(result.ratio, (size_t)pairs, sizeof(double), compare_doubles);
+    median_of(result.ruler, (size_t)pairs);
+    median_of(result.headrace, (size_t)pairs);
+    median_of(result.ratio, (size_t)pairs);
     free(items);
     return result;
 }
@@ -283,9 +264,7 @@ int main(int argc, char **argv)
         die(arguments.path, err.message);
     struct ruler ruler = {.checkpoint = checkpoint};
     open_files(&ruler);
-    cpu_set_t set;
-    sched_getaffinity(0, sizeof set, &set);
-    unsigned cores = (unsigned)CPU_COUNT(&set) < THREADS_MAX ? (unsigned)CPU_COUNT(&set) : THREADS_MAX;
+    unsigned cores = core_count() < THREADS_MAX ? core_count() : THREADS_MAX;
     char *memory = map_fresh(ruler.bytes, 1);
     memset(memory, 1, ruler.bytes);
     struct result touched = run_case(&ruler, loader, cores, arguments.pairs, memory);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Write a Llama-shaped bf16 checkpoint of random bytes, sharded, with an index.
 
-usage: make_checkpoint.py DIR GIB SHARDS [--small COUNT]
+usage: make_checkpoint.py DIR GIB SHARDS [--small COUNT] [--hidden N]
 
---small COUNT adds COUNT tensors of 16 KiB to 3 MiB each instead of the usual layers. The header of every shard is
+--small COUNT adds COUNT tensors of 16 KiB to 3 MiB each instead of the usual layers. --hidden N is the model's hidden
+size, 4096 unless given: layers of a smaller one come closer to a small GIB. The header of every shard is
 padded to a multiple of 8 bytes, as the reference writer does. Needs nothing but Python.
 """
 import json
@@ -14,7 +15,8 @@ import sys
 from pathlib import Path
 
 
-def layer_tensors(layer: int, hidden: int = 4096, inner: int = 14336) -> list:
+def layer_tensors(layer: int, hidden: int) -> list:
+    inner = hidden * 7 // 2
     prefix = f"model.layers.{layer}."
     return [
         (prefix + "input_layernorm.weight", [hidden]),
@@ -56,18 +58,23 @@ def write_shard(path: Path, tensors: list) -> None:
             offset -= min(offset, len(noise))
 
 
+def number_option(name: str, default: int) -> int:
+    return int(sys.argv[sys.argv.index(name) + 1]) if name in sys.argv else default
+
+
 def main() -> int:
     if len(sys.argv) < 4:
         print(__doc__, file=sys.stderr)
         return 2
     folder, wanted, shard_count = Path(sys.argv[1]), float(sys.argv[2]) * (1 << 30), int(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
+    hidden = number_option("--hidden", 4096)
     if "--small" in sys.argv:
-        tensors = small_tensors(int(sys.argv[sys.argv.index("--small") + 1]))
+        tensors = small_tensors(number_option("--small", 0))
     else:
-        tensors, layer = [("model.embed_tokens.weight", [32064, 4096])], 0
+        tensors, layer = [("model.embed_tokens.weight", [32064, hidden])], 0
         while sum(bytes_of(shape) for _, shape in tensors) < wanted:
-            tensors += layer_tensors(layer)
+            tensors += layer_tensors(layer, hidden)
             layer += 1
     total = sum(bytes_of(shape) for _, shape in tensors)
     shards, filled = [[]], 0

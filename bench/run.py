@@ -1,51 +1,60 @@
 #!/usr/bin/env python3
 """Run the benchmarks and keep what they say, with the machine that said it.
 
-usage: run.py NAME [--build DIR] [--gib N] [--pairs N] [--scratch DIR] [--out DIR] [--skip header|host|python ...]
+usage: run.py NAME [--build DIR] [--gib N] [--pairs N] [--small-tensors N] [--scratch DIR] [--out DIR]
+              [--only SECTION ...] [--join FILE ...]
 
 Writes OUT/NAME.json (default bench/results): date, machine, and the JSON of each benchmark. Host memory is touched
-before anything is timed, because memory of virtual machines may grow on first touch. The header benchmark needs the
-safetensors package in the Python that runs this, the Python benchmark needs headrace there.
+before anything is timed, because memory of virtual machines may grow on first touch. The sections are
+
+header    the safetensors package must be in the Python that runs this
+python    headrace must be there
+host      host memory
+gpu       a GPU, all of the following; --only may name them one by one: gpu-hot (whose memory, new loaders, a small
+          model), gpu-threads (4 to 128 readers), gpu-cores (2, 4 and 8 cores), gpu-small (20,000 small tensors),
+          peers (PyTorch, safetensors and headrace must be there). Left out where there is no device.
+
+--join takes the sections of other result files into this one, and runs nothing unless --only is given.
 """
 import argparse
 import datetime
 import json
-import os
-import platform
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import run_gpu
+from runner import HERE, machine, make_model, run_json, touch_memory
 
 
-def machine() -> dict:
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    total = int(Path("/proc/meminfo").read_text().split()[1])
-    return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_kib": total,
-        "kernel": platform.release(),
-        "huge_pages": Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text().strip(),
-    }
+def run_header(options: argparse.Namespace, folder: Path) -> dict:
+    return run_json([sys.executable, HERE / "bench_header.py", options.build / "bench_header", "--dir", folder], folder)
 
 
-def touch_memory(gib: float) -> None:
-    block = bytearray(int(gib * (1 << 30)))
-    for i in range(0, len(block), 4096):
-        block[i] = 1
+def run_python(options: argparse.Namespace, folder: Path) -> dict:
+    return run_json([sys.executable, HERE / "bench_python.py"], folder)
 
 
-def run_json(command: list, folder: Path) -> dict:
-    out = folder / "result.json"
-    subprocess.run([*map(str, command), "--json", str(out)], check=True)
-    return json.loads(out.read_text())
+def run_host(options: argparse.Namespace, folder: Path) -> dict:
+    model = make_model(folder, "model", options.gib, 4)
+    touch_memory(options.gib * 1.3 + 1)
+    return run_json([options.build / "bench_host", "--pairs", options.pairs, model], folder)
+
+
+SECTIONS = {"header": run_header, "python": run_python, "host": run_host, **run_gpu.SECTIONS}
+
+
+def chosen_sections(only: list[str] | None, joins: bool) -> list[str]:
+    if only is None:
+        return [] if joins else list(SECTIONS)
+    return [name for name in SECTIONS if name in only or ("gpu" in only and name in run_gpu.SECTIONS)]
+
+
+def can_run(name: str) -> bool:
+    if name not in run_gpu.SECTIONS or run_gpu.has_device():
+        return True
+    print(f"{name}: left out, there is no device")
+    return False
 
 
 def main() -> int:
@@ -54,23 +63,19 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=HERE.parent / "build")
     parser.add_argument("--gib", type=float, default=4)
     parser.add_argument("--pairs", type=int, default=11)
+    parser.add_argument("--small-tensors", type=int, default=20_000)
     parser.add_argument("--scratch", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--skip", nargs="*", default=[], choices=["header", "host", "python"])
+    parser.add_argument("--only", nargs="+", default=None, choices=[*SECTIONS, "gpu"])
+    parser.add_argument("--join", nargs="+", type=Path, default=[])
     options = parser.parse_args()
     result = {"date": datetime.date.today().isoformat(), "machine": machine()}
+    for path in options.join:
+        result |= json.loads(path.read_text())
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
-        folder = Path(scratch)
-        if "header" not in options.skip:
-            bench = [sys.executable, HERE / "bench_header.py", options.build / "bench_header", "--dir", folder]
-            result["header"] = run_json(bench, folder)
-        if "python" not in options.skip:
-            result["python"] = run_json([sys.executable, HERE / "bench_python.py"], folder)
-        if "host" not in options.skip:
-            model = folder / "model"
-            subprocess.run([sys.executable, HERE / "make_checkpoint.py", model, str(options.gib), "4"], check=True)
-            touch_memory(options.gib * 1.3 + 1)
-            result["host"] = run_json([options.build / "bench_host", "--pairs", options.pairs, model], folder)
+        for name in chosen_sections(options.only, bool(options.join)):
+            if can_run(name):
+                result[name] = SECTIONS[name](options, Path(scratch))
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{options.name}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 build=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-examples='load_to_memory.c stream.c slices.c raii_dlpack.cpp'
+examples='load_to_memory.c load_to_gpu.c stream.c slices.c raii_dlpack.cpp'
 
 fail() {
     echo "check_install: $*" >&2
@@ -32,11 +32,12 @@ text += b" " * (-len(text) % 8)
 (work / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 pieces = {name: data[entry["data_offsets"][0]:entry["data_offsets"][1]] for name, entry in header.items()}
-lines = {"load_to_memory": [], "stream": [], "raii_dlpack": []}
+lines = {"load_to_memory": [], "load_to_gpu": [], "stream": [], "raii_dlpack": []}
 for name, piece in pieces.items():
     dtype, shape, _ = tensors[name]
     lines["load_to_memory"].append(f"{name} {dtype} [{','.join(map(str, shape))}] {len(piece)} bytes, "
                                    f"sum of bytes {sum(piece)}")
+    lines["load_to_gpu"].append(f"{name} {dtype} [{','.join(map(str, shape))}] {len(piece)} bytes at ADDRESS")
     lines["stream"].append(f"{name} {len(piece)} bytes")
     lines["raii_dlpack"].append(f"{name} {len(piece)} bytes, sum of bytes {sum(piece)}")
 lines["slices"] = [f"row {row}: 10 bytes, sum of bytes {sum(pieces['a'][row * 10:row * 10 + 10])}" for row in (2, 3)]
@@ -47,13 +48,15 @@ PYTHON
 
 run_examples() {
     local folder=$1 model=$work/model.safetensors name
-    for name in load_to_memory stream slices raii_dlpack; do
+    for name in load_to_memory load_to_gpu stream slices raii_dlpack; do
         case $name in
+        load_to_gpu) set -- cpu "$model" ;;
         stream) set -- 1000 "$model" ;;
         slices) set -- "$model" a 1 3 ;;
         *) set -- "$model" ;;
         esac
-        "$folder/$name" "$@" 2>"$folder/$name.log" | LC_ALL=C sort >"$folder/$name.out" ||
+        "$folder/$name" "$@" 2>"$folder/$name.log" | sed 's/ 0x[0-9a-f]*$/ ADDRESS/' |
+            LC_ALL=C sort >"$folder/$name.out" ||
             fail "$folder/$name: $(cat "$folder/$name.log")"
         diff "$work/$name.expected" "$folder/$name.out" || fail "$folder/$name says something else than expected"
         if "$folder/$name" "${@/$model/$work/missing}" >/dev/null 2>&1; then

@@ -53,12 +53,72 @@ def python_rows(python: dict) -> list[list[str]]:
     return rows
 
 
+def subject_row(what: str, result: dict, subject: dict) -> list[str]:
+    """headrace and the fastest bare program on the same cores, taking turns."""
+    return [what, f"{number(subject['gb_s'])} GB/s", f"bare reads and copies: {number(result['ruler']['gb_s'])} GB/s",
+            number(subject["ratio_median"]), spread(subject["ratio_min"], subject["ratio_max"]),
+            f"{result['pairs']} pairs"]
+
+
+def gpu_hot_rows(section: dict) -> list[list[str]]:
+    memories = {"arena": "", "each": ", one allocation a tensor", "into": ", into memory of the caller"}
+    loaders = {"kept": "loader kept", "new": "new loader"}
+    return [subject_row(f"{subject['bytes'] / 1e9:.2g} GB, {subject['tensors']} tensors, page cache to GPU, "
+                        f"{loaders[subject['loader']]}{memories[subject['memory']]}", result, subject)
+            for result in section.values() for subject in result["subjects"]]
+
+
+def gpu_cores_rows(section: dict) -> list[list[str]]:
+    return [subject_row(f"page cache to GPU on {cores} cores", result, result["subjects"][0])
+            for cores, result in section.items()]
+
+
+def gpu_threads_rows(section: dict) -> list[list[str]]:
+    """The best thread count and the worst, and few threads against a bare program with as many."""
+    of_all = sorted(section["all"]["subjects"], key=lambda subject: subject["gb_s"])
+    rows = [subject_row(f"page cache to GPU, {subject['threads_asked']} readers asked for: the {name} of "
+                        f"{len(of_all)} such counts", section["all"], subject)
+            for name, subject in (("best", of_all[-1]), ("worst", of_all[0]))]
+    return rows + [subject_row(f"page cache to GPU, {count} readers, and so the bare program", result,
+                               result["subjects"][0])
+                   for count, result in section.items() if count != "all"]
+
+
+def gpu_small_rows(result: dict) -> list[list[str]]:
+    """Many small tensors against few large ones, round by round."""
+    names = {"arena": "", "each": ", one allocation a tensor"}
+    pairs = {memory: [subject for subject in result["subjects"] if subject["memory"] == memory] for memory in names}
+    rows = []
+    for memory, (many, few) in pairs.items():
+        ratios = sorted(m / f for m, f in zip(many["ratios"], few["ratios"]))
+        rows.append([f"{many['tensors']:,} tensors, page cache to GPU{names[memory]}", f"{number(many['gb_s'])} GB/s",
+                     f"{few['tensors']} tensors: {number(few['gb_s'])} GB/s", number(ratios[len(ratios) // 2]),
+                     spread(ratios[0], ratios[-1]), f"{result['pairs']} pairs"])
+    return rows
+
+
+def peers_rows(peers: dict) -> list[list[str]]:
+    names = {"safetensors": "safetensors", "pool": "4 threads, as Transformers", "fastsafetensors": "fastsafetensors"}
+    own = {row["allocator"]: row for row in peers["rows"] if row["peer"] == "headrace"}
+    rows = [[f"Python: {peers['bytes'] / 1e9:.1f} GB to GPU, PyTorch, {row['allocator']} allocator",
+             f"{number(own[row['allocator']]['gb_s'])} GB/s", f"{names[row['peer']]}: {number(row['gb_s'])} GB/s",
+             number(row["headrace_times_as_fast"]), spread(row["least"], row["most"]), f"{peers['rounds']} rounds"]
+            for row in peers["rows"] if row["peer"] in names]
+    each = peers["per_tensor"]
+    return rows + [["Python: load to GPU, PyTorch, a tensor", f"{number(each['load_us'])} µs",
+                    f"`empty` alone: {number(each['empty_us'])} µs", "", "",
+                    f"{each['tensors']:,} tensors, {each['runs']} runs"]]
+
+
+ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
+        "gpu-small": gpu_small_rows, "peers": peers_rows, "host": host_rows, "header": header_rows,
+        "python": python_rows}
+
+
 def section(path: Path) -> str:
     result = json.loads(path.read_text())
     machine = result["machine"]
-    rows = (host_rows(result["host"]) if "host" in result else []) + \
-        (header_rows(result["header"]) if "header" in result else []) + \
-        (python_rows(result["python"]) if "python" in result else [])
+    rows = [row for name, make in ROWS.items() if name in result for row in make(result[name])]
     lines = [f"On {result['date']}, {machine['cores']} cores of {machine['processor']}, "
              f"{machine['memory_kib'] / (1 << 20):.0f} GiB, Linux {machine['kernel']}:",
              f"[`{path.as_posix()}`]({path.as_posix()}).",

@@ -32,6 +32,7 @@ struct loader_object {
     PyObject_HEAD struct hr_loader *plain,
         *hooked; /* without and with the allocation hook; each made on first use, or NULL */
     uint64_t fork_generation;
+    char device[64]; /* name of its one device */
     struct hr_loader_options options;
 };
 
@@ -47,6 +48,12 @@ PyObject *core_raise_code(struct core_state *state, int code, const char *tensor
 /* The loader that loads with (or without) the allocation hook; NULL with an exception. */
 struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_allocator *hook);
 
+/* The facts of a device as a dict; NULL with an exception. */
+PyObject *core_device_dict(const struct hr_device_info *info);
+
+/* Statistics as a dict; NULL with an exception. */
+PyObject *core_stats_dict(const struct hr_stats *stats);
+
 /* A Tensor for a ready item of a load, which gives up its hold on it; NULL with an exception. */
 PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index);
 
@@ -58,5 +65,7 @@ PyObject *core_shape_tuple(const uint64_t *extents, size_t count, uint64_t divis
 
 extern PyType_Spec core_checkpoint_spec, core_loader_spec, core_load_spec, core_tensor_spec;
 PyObject *core_open(PyObject *module, PyObject *arguments);
+PyObject *core_device_find(PyObject *module, PyObject *name);
+PyObject *core_probe(PyObject *module, PyObject *arguments);
 
 #endif

@@ -1,13 +1,12 @@
 /*
- * core_dlpack.h: DLPack's structs, versions 0 and 1, as the specification lays them out in memory. Only what host
- * tensors need.
+ * core_dlpack.h: DLPack's structs, versions 0 and 1, as the specification lays them out in memory. Only what is
+ * needed here.
  */
 #ifndef HR_CORE_DLPACK_H
 #define HR_CORE_DLPACK_H
 
 #include <stdint.h>
 
-#define DLPACK_CPU 1
 #define DLPACK_FLAG_COPIED 2u
 #define DLPACK_FLAG_SUBBYTE_PADDED 4u
 

@@ -288,6 +288,7 @@ static int start(struct load_object *self, struct hr_load_options *options)
     options->ownership = hooked ? HR_OWN_EACH : HR_OWN_ARENA;
     options->progress_ns = PROGRESS_NS;
     options->progress = on_progress;
+    options->streams = (void *const *)&self->stream;
     struct core_call call;
     struct hr_error err;
     struct hr_load *load = NULL;
@@ -304,10 +305,10 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     PyObject *loader, *checkpoint, *indices, *ranges, *shapes, *into, *maker, *progress;
     struct core_state *state = PyType_GetModuleState(type);
     struct hr_load_options options = {0};
-    unsigned long long window_bytes, deadline_ns;
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!O!O!OKKIO", state->loader_type, &loader, state->checkpoint_type,
+    unsigned long long window_bytes, deadline_ns, stream;
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!O!O!OKKIOK", state->loader_type, &loader, state->checkpoint_type,
                           &checkpoint, &indices, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type, &into,
-                          &maker, &window_bytes, &deadline_ns, &options.sequential, &progress))
+                          &maker, &window_bytes, &deadline_ns, &options.sequential, &progress, &stream))
         return NULL;
     options.window_bytes = window_bytes;
     options.deadline_ns = deadline_ns;
@@ -320,6 +321,7 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     self->checkpoint = (struct checkpoint_object *)Py_NewRef(checkpoint);
     self->shapes = PyDict_Size(shapes) == 0 ? NULL : Py_NewRef(shapes);
     self->progress = progress == Py_None ? NULL : Py_NewRef(progress);
+    self->stream = (void *)(uintptr_t)stream;
     if ((maker != Py_None && core_maker_init(&self->maker, maker) < 0) || set_items(self, indices) < 0 ||
         set_extras(self, ranges, into) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
         Py_CLEAR(self);
@@ -409,6 +411,61 @@ static PyObject *load_next(PyObject *object, PyObject *Py_UNUSED(ignored))
     return tensor == NULL ? NULL : Py_BuildValue("(nN)", (Py_ssize_t)index, tensor);
 }
 
+static int parse_ready(struct load_object *self, size_t index)
+{
+    if (index < self->item_count && self->places[index] == CORE_WAITING)
+        return 0;
+    PyErr_SetString(PyExc_IndexError, "there is no such item, or it was handed out");
+    return -1;
+}
+
+/* The next three hand nothing out: for who wants to see the bytes as they lie, and not the tensor. */
+static PyObject *load_next_index(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct core_call call;
+    struct hr_error err;
+    size_t index = 0;
+    if (call_begin(&call, load_of(object)) < 0)
+        return NULL;
+    int rc = hr_load_next(load_of(object)->load, &index, &err);
+    int is_end = rc == HR_EEND;
+    if (call_end(&call, is_end ? 0 : rc, &err) < 0)
+        return NULL;
+    return is_end ? Py_NewRef(Py_None) : PyLong_FromSize_t(index);
+}
+
+static PyObject *load_read(PyObject *object, PyObject *arguments)
+{
+    struct load_object *self = load_of(object);
+    Py_ssize_t index;
+    unsigned long long offset, bytes;
+    struct core_call call;
+    struct hr_error err;
+    if (!PyArg_ParseTuple(arguments, "nKK", &index, &offset, &bytes) || parse_ready(self, (size_t)index) < 0)
+        return NULL;
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    if (result == NULL || call_begin(&call, self) < 0) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    int rc = hr_load_read(self->load, (size_t)index, offset, bytes, PyBytes_AsString(result), &err);
+    if (call_end(&call, rc, &err) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *load_drop(PyObject *object, PyObject *argument)
+{
+    struct load_object *self = load_of(object);
+    size_t index = PyLong_AsSize_t(argument);
+    if (PyErr_Occurred() != NULL || parse_ready(self, index) < 0)
+        return NULL;
+    self->places[index] = CORE_HANDED_OUT;
+    if (self->load != NULL && !is_forked(self))
+        hr_load_drop(self->load, index, NULL);
+    Py_RETURN_NONE;
+}
+
 static PyObject *load_wait_all(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     struct load_object *self = load_of(object);
@@ -462,17 +519,7 @@ static PyObject *load_stats(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (self->load == NULL || is_forked(self))
         Py_RETURN_NONE;
     hr_load_stats(self->load, &stats);
-#define U64(field) (unsigned long long)stats.field
-    return Py_BuildValue("{sK sK sK sK sK sn sn sn sK sK sK sK sK sK sK sK sI ss ss ss}", "bytes_needed",
-                         U64(bytes_needed), "bytes_ready", U64(bytes_ready), "bytes_read", U64(bytes_read),
-                         "bytes_allocated", U64(bytes_allocated), "peak_window_bytes", U64(peak_window_bytes),
-                         "item_count", (Py_ssize_t)stats.item_count, "file_count", (Py_ssize_t)stats.file_count,
-                         "chunk_count", (Py_ssize_t)stats.chunk_count, "read_count", U64(read_count), "plan_ns",
-                         U64(plan_ns), "allocate_ns", U64(allocate_ns), "wait_ns", U64(wait_ns), "read_ns",
-                         U64(read_ns), "place_ns", U64(place_ns), "idle_ns", U64(idle_ns), "total_ns", U64(total_ns),
-                         "thread_count", (unsigned)stats.thread_count, "route", hr_route_name(stats.route),
-                         "route_reason", stats.route_reason, "bottleneck", stats.bottleneck);
-#undef U64
+    return core_stats_dict(&stats);
 }
 
 static int load_traverse(PyObject *object, visitproc visit, void *arg)
@@ -533,6 +580,11 @@ static PyMethodDef load_methods[] = {
      "next($self, /)\n--\n\n(index, tensor) of the next item that is ready, or None when all were handed out."},
     {"wait_all", load_wait_all, METH_NOARGS,
      "wait_all($self, /)\n--\n\nWaits for all items and hands them out; None for those that were."},
+    {"next_index", load_next_index, METH_NOARGS,
+     "next_index($self, /)\n--\n\nLike next(), but hands nothing out: the index only."},
+    {"read", load_read, METH_VARARGS,
+     "read($self, index, offset, bytes, /)\n--\n\nBytes of a ready item, copied from where it lies."},
+    {"drop", load_drop, METH_O, "drop($self, index, /)\n--\n\nFrees a ready item that nobody wants."},
     {"cancel", load_cancel, METH_NOARGS, "cancel($self, /)\n--\n\nStops reading; does not block."},
     {"close", load_close, METH_NOARGS,
      "close($self, /)\n--\n\nCancels and frees; when other threads wait, the last of them frees."},
@@ -560,7 +612,7 @@ static PyType_Slot load_slots[] = {
     {Py_tp_members, load_members},
     {Py_sq_length, load_length},
     {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, ranges, shapes, into, maker, window_bytes, deadline_ns, "
-                        "sequential, progress, /)\n--\n\nA running load."},
+                        "sequential, progress, stream, /)\n--\n\nA running load."},
     {0, NULL},
 };
 

@@ -36,6 +36,7 @@ struct load_object {
     uint8_t *places;    /* enum core_place */
     struct core_maker maker;
     PyObject *progress;
+    void *stream;      /* of the device: the caller's memory is written after what it held; NULL: the legacy default */
     size_t user_count; /* threads inside a library call on this load */
     int closing;
     uint64_t fork_generation;

@@ -1,24 +1,34 @@
 /*
  * core_loader.c: _core.Loader, the options of loads and what is kept between them. The library ties the allocation
  * hook to a loader; loads into a framework want it and loads into arenas do not, so there are two handles, each
- * made when first needed.
+ * made when first needed. A loader has one device; loads to another have another loader.
  */
 #include "core.h"
+
+#include <string.h>
 
 static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
 {
     struct hr_loader_options options = {.size = sizeof options};
-    unsigned long long chunk_bytes, arena_bytes;
-    if (!PyArg_ParseTuple(arguments, "IIKIK", &options.route, &options.thread_count, &chunk_bytes, &options.queue_depth,
-                          &arena_bytes))
+    unsigned long long chunk_bytes, arena_bytes, staging_bytes;
+    const char *device;
+    if (!PyArg_ParseTuple(arguments, "IIKIKsKI", &options.route, &options.thread_count, &chunk_bytes,
+                          &options.queue_depth, &arena_bytes, &device, &staging_bytes, &options.lane_count))
         return NULL;
     options.chunk_bytes = chunk_bytes;
     options.arena_bytes = arena_bytes;
+    options.staging_bytes = staging_bytes;
     allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
     struct loader_object *self = (struct loader_object *)allocate(type, 0);
     if (self == NULL)
         return NULL;
     self->options = options;
+    if (strlen(device) >= sizeof self->device) {
+        PyErr_SetString(PyExc_ValueError, "the device's name is too long");
+        Py_DECREF(self);
+        return NULL;
+    }
+    strcpy(self->device, device);
     self->fork_generation = core_state_of((PyObject *)self)->fork_generation;
     if (core_loader_get(self, NULL) == NULL) /* refuse wrong options now, not at the first load */
         Py_CLEAR(self);
@@ -36,6 +46,9 @@ struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_al
     if (*place != NULL)
         return *place;
     struct hr_loader_options options = self->options;
+    const char *const devices[] = {self->device};
+    options.devices = devices;
+    options.device_count = 1;
     if (hook != NULL)
         options.allocator = *hook;
     struct hr_loader *loader;
@@ -54,11 +67,39 @@ struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_al
     return *place;
 }
 
+static int is_forked(PyObject *self)
+{
+    return ((struct loader_object *)self)->fork_generation != core_state_of(self)->fork_generation;
+}
+
+static PyObject *loader_trim(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct loader_object *self = (struct loader_object *)object;
+    uint64_t bytes = 0;
+    if (!is_forked(object)) {
+        Py_BEGIN_ALLOW_THREADS if (self->plain != NULL) bytes += hr_loader_trim(self->plain);
+        if (self->hooked != NULL)
+            bytes += hr_loader_trim(self->hooked);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyObject *loader_device(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct hr_device_info info = {.size = sizeof info};
+    struct hr_loader *loader = core_loader_get((struct loader_object *)object, NULL);
+    if (loader == NULL)
+        return NULL;
+    hr_loader_device(loader, 0, &info);
+    return core_device_dict(&info);
+}
+
 static void loader_dealloc(PyObject *object)
 {
     struct loader_object *self = (struct loader_object *)object;
     PyTypeObject *type = Py_TYPE(object);
-    if (self->fork_generation == core_state_of(object)->fork_generation) {
+    if (!is_forked(object)) {
         Py_BEGIN_ALLOW_THREADS hr_loader_free(self->plain);
         hr_loader_free(self->hooked);
         Py_END_ALLOW_THREADS
@@ -68,11 +109,19 @@ static void loader_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+static PyMethodDef loader_methods[] = {
+    {"trim", loader_trim, METH_NOARGS,
+     "trim($self, /)\n--\n\nGives back the pinned memory that no load uses; returns its bytes."},
+    {"device", loader_device, METH_NOARGS, "device($self, /)\n--\n\nThe facts of its device, a dict."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyType_Slot loader_slots[] = {
     {Py_tp_new, loader_new},
     {Py_tp_dealloc, loader_dealloc},
-    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, /)\n--\n\n"
-                        "What loads share; 0 means the library's default."},
+    {Py_tp_methods, loader_methods},
+    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
+                        "lane_count, /)\n--\n\nWhat loads share; 0 means the library's default."},
     {0, NULL},
 };
 

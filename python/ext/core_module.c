@@ -165,6 +165,9 @@ static PyMethodDef core_functions[] = {
     {"dtype_list", dtype_list, METH_NOARGS,
      "dtype_list()\n--\n\n[(name, bits)]; the dtype's code is its position + 1."},
     {"capability_list", capability_list, METH_NOARGS, "capability_list()\n--\n\n[(name, usable, detail)]."},
+    {"device_find", core_device_find, METH_O, "device_find(name, /)\n--\n\nThe facts of a device, a dict."},
+    {"probe", core_probe, METH_VARARGS,
+     "probe(device, path, thread_count, budget_ns, /)\n--\n\nMeasures the machine's ceilings, a dict."},
     {"route_find", route_find, METH_O, "route_find(name, /)\n--\n\nThe route of this name, or -1."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,12 +1,15 @@
 /*
- * core_tensor.c: _core.Tensor, a loaded tensor that belongs to no framework. It speaks DLPack (both capsules) and the
- * buffer protocol. The memory is held by a counter of its own, not by the Python object: a framework may drop its
+ * core_tensor.c: _core.Tensor, a loaded tensor that belongs to no framework. It speaks DLPack (both capsules), in host
+ * memory the buffer protocol and in GPU memory the CUDA array interface. What a device holds is complete before a
+ * Tensor of it exists, so no stream has to wait, and nothing here calls a driver: giving memory up is the library's
+ * DLPack deleter, which never blocks and may be called with kernels pending. The memory is held by a counter of its own, not by the Python object: a framework may drop its
  * last reference on any thread, without the interpreter lock.
  */
 #include "core.h"
 #include "core_dlpack.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +27,8 @@ struct tensor_object {
     void *data;
     uint64_t bytes;
     uint32_t dtype, rank;
+    uint32_t device_type; /* enum hr_device_type, which are DLPack's numbers */
+    int32_t device_ordinal;
     Py_ssize_t *extents; /* rank extents, then rank strides in bytes, for the buffer protocol */
 };
 
@@ -73,10 +78,17 @@ static void memory_unref(struct core_memory *memory)
 
 /* -------------------------------------------------------------------------------------------------- life */
 
+static int is_on_host(const struct tensor_object *self)
+{
+    return self->device_type == HR_DEVICE_CPU;
+}
+
 static int set_geometry(struct tensor_object *self, const struct hr_view *view)
 {
     uint32_t rank = view->rank;
     self->data = view->data;
+    self->device_type = view->device_type;
+    self->device_ordinal = view->device_ordinal;
     self->bytes = view->bytes;
     self->dtype = view->dtype;
     self->rank = rank;
@@ -117,7 +129,7 @@ static struct core_memory *memory_new(struct core_state *state, struct hr_load *
     atomic_init(&memory->reference_count, 1);
     int code = hr_load_take(load, item_index, 1, &managed, &err);
     memory->managed = managed;
-    if (code == 0 || (code == HR_EUNSUPPORTED && copy_memory(view, memory) == 0))
+    if (code == 0 || (code == HR_EUNSUPPORTED && view->device_type == HR_DEVICE_CPU && copy_memory(view, memory) == 0))
         return memory;
     free(memory);
     core_raise(state, &err);
@@ -165,6 +177,15 @@ static int tensor_getbuffer(PyObject *object, Py_buffer *view, int flags)
 {
     struct tensor_object *self = tensor_of(object);
     static char empty;
+    if (!is_on_host(self)) {
+        view->obj = NULL;
+        PyErr_Format(
+            PyExc_BufferError,
+            "this tensor is in the memory of cuda:%d, which has no buffer protocol: import it into a framework "
+            "(from_dlpack of torch, cupy or jax.dlpack) and copy it there, or load to device='cpu'",
+            (int)self->device_ordinal);
+        return -1;
+    }
     const char *letter = dtype_traits[self->dtype].letter;
     if (PyBuffer_FillInfo(view, object, self->data == NULL ? &empty : self->data, (Py_ssize_t)self->bytes, 0, flags) <
         0)
@@ -238,7 +259,8 @@ static void describe(const struct tensor_object *self, struct export *export, st
     }
     *ret_tensor = (struct dlpack_tensor){
         .data = export->copy != NULL ? export->copy : self->data,
-        .device_type = DLPACK_CPU,
+        .device_type = (int32_t)self->device_type,
+        .device_id = self->device_ordinal,
         .rank = (int32_t)self->rank,
         .type_code = dtype_traits[self->dtype].code,
         .type_bits = (uint8_t)hr_dtype_bits(self->dtype),
@@ -303,14 +325,13 @@ static int check_exportable(const struct tensor_object *self)
     uint32_t bits = hr_dtype_bits(self->dtype);
     uint8_t lanes = (uint8_t)dtype_traits[self->dtype].lanes;
     if (bits == 6) {
-        PyErr_Format(PyExc_BufferError, "no framework imports %s by DLPack; the buffer protocol gives its raw bytes",
+        PyErr_Format(PyExc_BufferError, "no framework imports %s by DLPack; raw() gives its bytes as U8",
                      hr_dtype_name(self->dtype));
         return -1;
     }
     if (lanes > 1 && (self->rank == 0 || self->extents[self->rank - 1] % lanes != 0)) {
         PyErr_Format(PyExc_BufferError,
-                     "the last dimension of this %s tensor does not fill whole bytes; the buffer protocol gives its "
-                     "raw bytes",
+                     "the last dimension of this %s tensor does not fill whole bytes; raw() gives its bytes as U8",
                      hr_dtype_name(self->dtype));
         return -1;
     }
@@ -327,32 +348,45 @@ static int parse_pair(PyObject *pair, const char *name, int *first, int *second)
     return -1;
 }
 
-/* Host memory is ready when the load says so: there is no stream to wait for, whatever `stream` is. */
+/* Only host memory is copied here; on a GPU the consumer does it, on a stream of its own. */
+static int check_placement(const struct tensor_object *self, int device_type, int device_index, int is_copy)
+{
+    if ((uint32_t)device_type != self->device_type || device_index != self->device_ordinal) {
+        PyErr_Format(PyExc_BufferError, "this tensor is in %s; dl_device must be (%u, %d) or None",
+                     is_on_host(self) ? "host memory" : "GPU memory", (unsigned)self->device_type,
+                     (int)self->device_ordinal);
+        return -1;
+    }
+    if (is_copy && !is_on_host(self)) {
+        PyErr_SetString(PyExc_BufferError, "tensors in GPU memory are exported without a copy; copy in the framework");
+        return -1;
+    }
+    return 0;
+}
+
+/* All bytes are in place when the load says so: there is no stream to wait for, whatever `stream` is. */
 static PyObject *tensor_dlpack(PyObject *object, PyObject *arguments, PyObject *keywords)
 {
     static char stream_name[] = "stream", version_name[] = "max_version", device_name[] = "dl_device";
     static char copy_name[] = "copy";
     static char *names[] = {stream_name, version_name, device_name, copy_name, NULL};
     PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
-    int major = 0, minor = 0, device_type = DLPACK_CPU, device_index = 0;
+    const struct tensor_object *self = tensor_of(object);
+    int major = 0, minor = 0, device_type = (int)self->device_type, device_index = self->device_ordinal;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|$OOOO", names, &stream, &max_version, &device, &copy))
         return NULL;
     if (parse_pair(max_version, "max_version", &major, &minor) < 0 ||
         parse_pair(device, "dl_device", &device_type, &device_index) < 0)
         return NULL;
-    if (device_type != DLPACK_CPU || device_index != 0) {
-        PyErr_SetString(PyExc_BufferError, "this tensor is in host memory; dl_device must be (1, 0) or None");
-        return NULL;
-    }
     int is_copy = PyObject_IsTrue(copy); /* None and False: no copy is needed, so none is made */
-    if (is_copy < 0 || check_exportable(tensor_of(object)) < 0)
+    if (is_copy < 0 || check_placement(self, device_type, device_index, is_copy) < 0 || check_exportable(self) < 0)
         return NULL;
     return export_capsule(tensor_of(object), major >= 1, is_copy);
 }
 
-static PyObject *tensor_dlpack_device(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(ignored))
+static PyObject *tensor_dlpack_device(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("(ii)", DLPACK_CPU, 0);
+    return Py_BuildValue("(Ii)", (unsigned)tensor_of(object)->device_type, (int)tensor_of(object)->device_ordinal);
 }
 
 /* --------------------------------------------------------------------------------------------- attributes */
@@ -384,13 +418,65 @@ static PyObject *tensor_data_ptr(PyObject *object, PyObject *Py_UNUSED(ignored))
     return PyLong_FromVoidPtr(tensor_of(object)->data);
 }
 
+static PyObject *tensor_device(PyObject *object, void *Py_UNUSED(closure))
+{
+    const struct tensor_object *self = tensor_of(object);
+    return is_on_host(self) ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", (int)self->device_ordinal);
+}
+
+/* Absent, as hasattr() sees it, where the interface has nothing to say. */
+static PyObject *tensor_cuda_interface(PyObject *object, void *Py_UNUSED(closure))
+{
+    static const char kinds[] = {[0] = 'i', [1] = 'u', [2] = 'f', [5] = 'c', [6] = 'b'}; /* of DLPack's codes */
+    const struct tensor_object *self = tensor_of(object);
+    if (is_on_host(self) || dtype_traits[self->dtype].letter == NULL) {
+        PyErr_SetString(PyExc_AttributeError, is_on_host(self)
+                                                  ? "a tensor in host memory has no __cuda_array_interface__"
+                                                  : "__cuda_array_interface__ has no such dtype; use DLPack or raw()");
+        return NULL;
+    }
+    uint32_t bytes = hr_dtype_bits(self->dtype) / 8;
+    char typestr[8];
+    snprintf(typestr, sizeof typestr, "%c%c%u", bytes > 1 ? '<' : '|', kinds[dtype_traits[self->dtype].code],
+             (unsigned)bytes);
+    return Py_BuildValue("{sN ss s(NO) sO sO si}", "shape", tensor_shape(object, NULL), "typestr", typestr, "data",
+                         PyLong_FromVoidPtr(self->data), Py_False, "strides", Py_None, "stream", Py_None, "version", 3);
+}
+
+/* The bytes of any dtype for frameworks that lack it: the same memory, one dimension. */
+static PyObject *tensor_raw(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    struct tensor_object *self = tensor_of(object);
+    struct hr_view view = {
+        .data = self->data,
+        .bytes = self->bytes,
+        .dtype = HR_DTYPE_U8,
+        .rank = 1,
+        .shape = &self->bytes,
+        .device_type = self->device_type,
+        .device_ordinal = self->device_ordinal,
+    };
+    allocfunc allocate = PyType_GetSlot(Py_TYPE(object), Py_tp_alloc);
+    struct tensor_object *raw = (struct tensor_object *)allocate(Py_TYPE(object), 0);
+    if (raw == NULL)
+        return NULL;
+    raw->memory = self->memory;
+    atomic_fetch_add_explicit(&self->memory->reference_count, 1, memory_order_relaxed);
+    if (set_geometry(raw, &view) < 0)
+        Py_CLEAR(raw);
+    return (PyObject *)raw;
+}
+
 static PyObject *tensor_repr(PyObject *object)
 {
-    PyObject *shape = tensor_shape(object, NULL);
-    PyObject *text = shape == NULL ? NULL
-                                   : PyUnicode_FromFormat("headrace.Tensor(dtype=%s, shape=%R)",
-                                                          hr_dtype_name(tensor_of(object)->dtype), shape);
+    const char *dtype = hr_dtype_name(tensor_of(object)->dtype);
+    PyObject *shape = tensor_shape(object, NULL), *device = tensor_device(object, NULL), *text = NULL;
+    if (shape != NULL && device != NULL && is_on_host(tensor_of(object)))
+        text = PyUnicode_FromFormat("headrace.Tensor(dtype=%s, shape=%R)", dtype, shape);
+    else if (shape != NULL && device != NULL)
+        text = PyUnicode_FromFormat("headrace.Tensor(dtype=%s, shape=%R, device=%U)", dtype, shape, device);
     Py_XDECREF(shape);
+    Py_XDECREF(device);
     return text;
 }
 
@@ -398,9 +484,12 @@ static PyMethodDef tensor_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "A DLPack capsule: versioned when max_version is at least (1, 0), else legacy."},
-    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, "__dlpack_device__($self)\n--\n\n(1, 0): host memory."},
+    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
+     "__dlpack_device__($self)\n--\n\n(1, 0): host memory; (2, N): cuda:N."},
+    {"raw", tensor_raw, METH_NOARGS,
+     "raw($self)\n--\n\nThe tensor's bytes as U8, in one dimension; shares the memory."},
     {"data_ptr", tensor_data_ptr, METH_NOARGS,
-     "data_ptr($self)\n--\n\nThe address of the first byte; 0 for a tensor without bytes."},
+     "data_ptr($self)\n--\n\nThe address of the first byte, on the device; 0 for a tensor without bytes."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -408,6 +497,8 @@ static PyGetSetDef tensor_getset[] = {
     {"shape", tensor_shape, NULL, "The extents in elements, a tuple of int.", NULL},
     {"dtype", tensor_dtype, NULL, "The safetensors name of the dtype, for example 'BF16'.", NULL},
     {"nbytes", tensor_nbytes, NULL, "Bytes of the elements.", NULL},
+    {"device", tensor_device, NULL, "'cpu' or 'cuda:N'.", NULL},
+    {"__cuda_array_interface__", tensor_cuda_interface, NULL, "Version 3; on GPUs, for dtypes that it knows.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -423,8 +514,9 @@ static PyType_Slot tensor_slots[] = {
     {Py_tp_getset, tensor_getset},
     {Py_tp_members, tensor_members},
     {Py_bf_getbuffer, tensor_getbuffer},
-    {Py_tp_doc, (char *)"A tensor in host memory of headrace's own, row-major. It speaks DLPack and the buffer\n"
-                        "protocol; a dtype without a letter there (BF16, F8_*, F6_*, F4) gives its raw bytes."},
+    {Py_tp_doc, (char *)"A tensor in memory of headrace's own, row-major. It speaks DLPack; in host memory also the\n"
+                        "buffer protocol, where a dtype without a letter (BF16, F8_*, F6_*, F4) gives its raw bytes,\n"
+                        "on GPUs the CUDA array interface."},
     {0, NULL},
 };
 

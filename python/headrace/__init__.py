@@ -1,13 +1,13 @@
-"""headrace: safetensors checkpoints into memory, at the speed of the slowest link.
+"""headrace: safetensors checkpoints into host and GPU memory, at the speed of the slowest link.
 
     import headrace
 
     with headrace.open("model-folder") as checkpoint:
-        tensors = checkpoint.load(framework="torch")
+        tensors = checkpoint.load(framework="torch", device="cuda:0")
 
 open(), load(), stream(), start() take a file, a list, a folder, an index or a hub id of the local cache; safe_open()
-and the modules headrace.torch, headrace.numpy and headrace.jax are drop-ins for those of the safetensors package.
-One INFO line a load goes to the logger "headrace". Everything may be called from any thread.
+and the modules headrace.torch, headrace.numpy and headrace.jax are drop-ins for those of the safetensors package, and
+headrace.cupy is like them. One INFO line a load goes to the logger "headrace". Any thread may call everything.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ._core import Tensor
 from ._core import version as __version__
 from ._job import Job, Stats
 from ._options import Loader, release
+from ._probe import Limits, probe
 from ._request import Shard, shard
 from ._safe_open import safe_open
 from .errors import HeadraceError
@@ -32,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "HeadraceError",
     "Job",
+    "Limits",
     "Loader",
     "SafetensorError",
     "Shard",
@@ -43,6 +45,7 @@ __all__ = [
     "errors",
     "load",
     "open",
+    "probe",
     "release",
     "safe_open",
     "shard",

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import _hub, _options, errors
+from . import _core, _hub, _options, errors
 from ._begin import take_over
-from ._checkpoint import Checkpoint, open_core
+from ._checkpoint import Checkpoint, TensorInfo, open_core
 from ._job import Job
 from ._request import Names
 
@@ -59,36 +59,35 @@ def stream(
 
 VERIFY_WINDOW_BYTES = 1 << 30
 VERIFY_BLOCK_BYTES = 1 << 24
+VERIFY_OPTIONS = {"device", "loader", "window_bytes", "deadline", "progress"}
 
 
 def verify(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> int:
     """Loads tensors as load() does and compares every byte with what a plain read of the file gives.
 
-    Returns the bytes compared. Raises what open() and load() raise, and IoError with the tensor and the offset of
-    the first byte that differs. `options` are `loader`, `window_bytes`, `deadline` and `progress`.
+    On a GPU the bytes are those that lie there, copied back. Returns the bytes compared. Raises what open() and load()
+    raise, and IoError with the tensor and the offset of the first byte that differs. `options` are `device`, `loader`,
+    `window_bytes`, `deadline` and `progress`.
     """
+    wrong = set(options) - VERIFY_OPTIONS
+    if wrong:
+        raise errors.make("InvalidArgument", f"verify() takes no {min(wrong)}=: it compares whole tensors")
+    options["window_bytes"] = options.get("window_bytes") or VERIFY_WINDOW_BYTES
     compared = 0
-    with open(source, revision=revision) as checkpoint:
-        window = options.pop("window_bytes", None) or VERIFY_WINDOW_BYTES
-        for name, tensor in checkpoint.stream(names, window_bytes=window, **options):
-            info = checkpoint[name]
-            _compare(_raw(tensor), info)
+    with open(source, revision=revision) as checkpoint, checkpoint.start(names, **options) as job:
+        for position in job._ready():
+            info = checkpoint._info(job._request.index_of(position))
+            _compare(job._load, position, info)
             compared += info.nbytes
+            job._load.drop(position)
     return compared
 
 
-def _raw(tensor: Any) -> memoryview:
-    if tensor.nbytes == 0:
-        return memoryview(b"")
-    view = memoryview(tensor)
-    return memoryview(bytes(tensor)) if view.format == "Zf" else view.cast("B")  # no cast takes complex numbers
-
-
-def _compare(loaded: memoryview, info: Any) -> None:
+def _compare(load: _core.Load, position: int, info: TensorInfo) -> None:
     fd = os.open(info.file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for begin in range(0, info.nbytes, VERIFY_BLOCK_BYTES):
-            part = loaded[begin : begin + VERIFY_BLOCK_BYTES]
+            part = load.read(position, begin, min(VERIFY_BLOCK_BYTES, info.nbytes - begin))
             plain = os.pread(fd, len(part), info.offset + begin)
             if plain != part:
                 at = next((i for i, (a, b) in enumerate(zip(plain, part)) if a != b), min(len(plain), len(part)))

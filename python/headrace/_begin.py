@@ -1,15 +1,16 @@
 """begin(): headers and first bytes on their way while the process still imports frameworks and builds its model.
 
-A thread opens the checkpoint and asks the kernel to read ahead; the next open() of the same source takes the table
-over, unless a file changed in between.
+A thread opens the checkpoint, asks the kernel to read ahead and starts a GPU's driver; the next open() of the same
+source takes the table over, unless a file changed in between.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
-from . import _core, _hub, _options
+from . import _core, _devices, _hub, _options, errors
 from ._checkpoint import Checkpoint, open_core
 
 READ_AHEAD_BYTES = 1 << 30
@@ -24,8 +25,15 @@ class Beginning:
     """A checkpoint on its way; made by begin()."""
 
     def __init__(
-        self, source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool, read_ahead_bytes: int
+        self,
+        source: _hub.Source,
+        revision: str | None,
+        strict: bool,
+        allow_trailing: bool,
+        read_ahead_bytes: int,
+        device: Any,
     ) -> None:
+        self._device = device
         self._arguments = (source, revision, strict, allow_trailing, 0)
         self._read_ahead_bytes = read_ahead_bytes
         self._result: tuple[_core.Checkpoint, str] | None = None
@@ -46,6 +54,8 @@ class Beginning:
         finally:
             self._opened.set()
         read_ahead(core, self._read_ahead_bytes)
+        if self._device is not None:
+            start_device(self._device)
 
     def result(self) -> tuple[_core.Checkpoint, str]:
         """Waits for the headers. Raises what opening raised."""
@@ -95,6 +105,14 @@ def read_ahead(core: _core.Checkpoint, most_bytes: int) -> None:
             os.close(fd)
 
 
+def start_device(device: Any) -> None:
+    """Makes what the process's loader keeps for a device: the driver takes a part of a second to start."""
+    try:
+        _options.shared_loader()._core_of(_devices.name_of(device))
+    except errors.HeadraceError:
+        return  # the load will say what is wrong
+
+
 def key_of(source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool) -> Key | None:
     """What makes two opens equal; None for lists that can be walked only once."""
     if isinstance(source, (str, os.PathLike)):
@@ -113,16 +131,18 @@ def begin(
     strict: bool = True,
     allow_trailing: bool = False,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
+    device: Any = None,
 ) -> Beginning:
     """Starts to read headers and first bytes, and returns at once; call it before `import torch`.
 
     The next open(), load(), stream() or start() of the same source takes over what was begun. Bytes come by the
-    kernel's read-ahead into the page cache, at most `read_ahead_bytes`. Errors come from the call that takes over.
+    kernel's read-ahead into the page cache, at most `read_ahead_bytes`. A GPU that is named as `device` is started
+    meanwhile. Errors come from the call that takes over.
     """
     _options.shared_loader()
     if not isinstance(source, (str, os.PathLike)):
         source = list(source)
-    beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes)
+    beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes, device)
     key = key_of(source, revision, strict, allow_trailing)
     if key is not None:
         with _lock:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _core, _frameworks, _hub, _options, _request, errors
+from . import _core, _devices, _frameworks, _hub, _options, _request, _warm_up, errors
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
@@ -125,7 +125,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         names: Names = None,
         *,
         framework: str | None = None,
-        device: Any = "cpu",
+        device: Any = None,
         slices: Mapping[str, Any] | None = None,
         dtype: Any = None,
         into: Mapping[str, Any] | None = None,
@@ -134,21 +134,24 @@ class Checkpoint(Mapping[str, TensorInfo]):
         lazy: bool = False,
         deadline: float | None = None,
         progress: Progress = False,
+        warm_up: bool = False,
         loader: Loader | None = None,
     ) -> Job:
         """Starts loading and returns a Job at once.
 
         Args:
             names: a name or shell pattern, or several; None: all tensors. What matches nothing is an error.
-            framework: "torch" ("pt"), "numpy" ("np") or "jax" ("flax"); None gives headrace.Tensor objects, which
-                speak DLPack and the buffer protocol.
-            device: "cpu".
+            framework: "torch" ("pt"), "numpy" ("np"), "jax" ("flax") or "cupy"; None gives headrace.Tensor objects,
+                which speak DLPack and, in host memory, the buffer protocol.
+            device: "cpu", "cuda" (the first GPU), "cuda:N", N, a torch.device, a PCI address, a UUID, or "auto": the
+                first GPU if there is one. None: where the memory of `into` is, else the loader's, else "cpu" (with
+                framework "cupy" its current device).
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
                 or shard(dim, rank, world). Only the needed bytes are read. An exact name goes before patterns, and
                 earlier patterns before later ones.
             dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
-                and dtypes must be equal; strides are free.
+                and dtypes must be equal; strides are free. All on one device: a load for each, where there are more.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
@@ -156,19 +159,30 @@ class Checkpoint(Mapping[str, TensorInfo]):
             deadline: seconds from now, after which waiting raises DeadlineExceeded.
             progress: True for a bar (when tqdm is installed), or a function of (bytes done, bytes in all, tensors
                 done, tensors in all), called on threads that wait.
+            warm_up: PyTorch on a GPU: first let its allocator take what the load needs in one piece, as
+                headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
 
         Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
         DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
         """
-        _frameworks.check_device(device)
-        chosen = _frameworks.find(framework)
-        request = _request.make(self._core, names, slices, dtype, into)
+        loader = loader or _options.shared_loader()
+        place = None if device is None else _devices.name_of(device)
+        request = _request.make(self._core, names, slices, dtype, into, place)
+        place = place or request.device or loader.device or _frameworks.default_device(framework)
+        core = loader._core_of(place)
+        if into is None:
+            chosen = _frameworks.find(framework, place)
+        else:  # nothing is made
+            _frameworks.canonical(framework)
+            chosen = _frameworks.NONE
         if chosen.reason is not None:
             self._check_dtypes(request, chosen)
+        if warm_up and chosen.name == "torch" and place != "cpu":
+            _warm_up.take(place, _warm_up.sizes(self._core, request))
         return Job(
             self,
-            (loader or _options.shared_loader())._core,
+            core,
             request,
             chosen,
             window_bytes=_options.number_option("window_bytes", window_bytes),

@@ -65,7 +65,7 @@ ML_DTYPES = {
 # Spellings that `dtype=` takes, besides the format's own.
 ALIASES = {name.lower(): code for table in (TORCH, NUMPY, ML_DTYPES) for code, name in table.items()}
 
-RAW = "framework=None gives a headrace.Tensor, whose buffer protocol gives the raw bytes"
+RAW = "framework=None gives a headrace.Tensor, whose raw() is its bytes as U8 for any framework"
 
 
 _known: dict[Any, str | None] = {}

@@ -12,7 +12,7 @@ Filename = Union[str, "os.PathLike[str]"]
 
 
 def load_file(
-    filename: Filename, framework: str, device: Union[str, int], backend: str, eager: bool
+    filename: Filename, framework: str, device: Any, backend: str, eager: bool
 ) -> dict[str, Any]:
     """{name: tensor} of a file, by name order of the offsets."""
     with safe_open(filename, framework, device, backend=backend, eager=eager) as file:

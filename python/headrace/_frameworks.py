@@ -2,18 +2,20 @@
 
 A framework with a maker (PyTorch, numpy) makes its own empty tensors, which the engine fills and which are handed out
 as they are: they are ordinary tensors of the framework's allocator. JAX's arrays cannot be written to, so it imports
-ours by DLPack. Without a framework the tensor is a headrace.Tensor.
+ours by DLPack, and so does CuPy. Without a framework the tensor is a headrace.Tensor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from . import _core, _dtypes, errors
+from . import _core, _devices, _dtypes, errors
 
 NAMES = {
     "pt": "torch",
@@ -23,7 +25,10 @@ NAMES = {
     "numpy": "numpy",
     "jax": "jax",
     "flax": "jax",
+    "cupy": "cupy",
 }
+
+Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -33,51 +38,101 @@ class Framework:
     maker: for _core.Load: (callable, row of each dtype, name of the address method), or None.
     convert: makes the framework's tensor of a headrace.Tensor, or None when nothing is to be done.
     reason: why a dtype cannot be held, or None; only for frameworks without a maker.
+    capture: only on GPUs, for frameworks with a maker: called where a load starts, gives the handle of the framework's
+        current stream and a context in which that stream is current, for threads that wait and allocate.
     """
 
     name: str
     maker: tuple[Any, ...] | None = None
     convert: Callable[[_core.Tensor], Any] | None = None
     reason: Callable[[str], str | None] | None = None
+    capture: Callable[[], tuple[int, Scope]] | None = None
 
 
 NONE = Framework("none")
 
 
-def find(name: str | None) -> Framework:
-    """The framework of a name ("pt", "torch", "np", "jax", ...; None: none). Imports it."""
-    if name is None:
+def find(name: str | None, device: str = "cpu") -> Framework:
+    """The framework of a name ("pt", "torch", "np", "jax", ...; None: none) on a device of a resolved name. Imports it.
+
+    Raises InvalidArgument for another name, Unsupported for a device that it has no memory on, DeviceUnavailable when
+    it cannot use the device here.
+    """
+    chosen = canonical(name)
+    if chosen is None:
         return NONE
-    if name == "cupy":
-        raise errors.make("Unsupported", "cupy holds device memory only, and this version loads into host memory; "
-                                         "framework=None gives tensors that speak DLPack")
+    key = chosen, device
+    if key not in _made:
+        _made[key] = _MAKERS[chosen](importlib.import_module(chosen), device)
+    return _made[key]
+
+
+def canonical(name: str | None) -> str | None:
+    """The name of a framework's module."""
+    if name is None:
+        return None
     if name not in NAMES:
         raise errors.make("InvalidArgument", f"framework '{name}' is none of {', '.join(NAMES)} or None")
-    chosen = NAMES[name]
-    if chosen not in _made:
-        _made[chosen] = _MAKERS[chosen](importlib.import_module(chosen))
-    return _made[chosen]
+    return NAMES[name]
 
 
-def check_device(device: Any) -> None:
-    """Refuses what is not host memory."""
-    if str(device) not in ("cpu", "cpu:0"):
-        message = f"device '{device}': this version loads into host memory only; use 'cpu'"
-        raise errors.make("DeviceUnavailable", message)
+def default_device(name: str | None) -> str:
+    """Where a load goes that names no device."""
+    if canonical(name) != "cupy":
+        return "cpu"
+    cupy: Any = importlib.import_module("cupy")
+    return f"cuda:{cupy.cuda.runtime.getDevice()}"
 
 
-def _torch(torch: ModuleType) -> Framework:
+def torch_stream(torch: Any, device: str) -> int:
+    """The handle of PyTorch's current stream."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _check_torch(torch: Any, device: str) -> None:
+    index = _devices.index_of(device)
+    if torch.version.cuda is None:
+        problem = f"torch {torch.__version__} was built without CUDA; install a build with it"
+    elif not torch.cuda.is_available():
+        problem = f"torch {torch.__version__} finds no GPU that it can use (torch.cuda.is_available() is False)"
+    elif index >= torch.cuda.device_count():
+        problem = f"torch {torch.__version__} finds {torch.cuda.device_count()} GPUs"
+    else:
+        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", "")
+        return _devices.check_same(device, "torch", str(uuid))
+    raise errors.make("DeviceUnavailable", f"device '{device}': {problem}; or framework=None, which needs no torch")
+
+
+def _torch(torch: Any, device: str) -> Framework:
+    if device != "cpu":
+        _check_torch(torch, device)
+    place = torch.device(device)
     rows: list[Any] = []
     for name, _ in _dtypes.DTYPES:
         dtype = _dtypes.torch_dtype(torch, name)
         if dtype is None:
             rows.append(f"torch {torch.__version__} has no dtype for {name}; {_dtypes.RAW}")
         else:
-            rows.append(({"dtype": dtype, "device": torch.device("cpu")}, 2 if name == "F4" else 1))
-    return Framework("torch", (torch.empty, rows, "data_ptr"))
+            rows.append(({"dtype": dtype, "device": place}, 2 if name == "F4" else 1))
+    if device == "cpu":
+        return Framework("torch", (torch.empty, rows, "data_ptr"))
+
+    def capture() -> tuple[int, Scope]:
+        stream = torch.cuda.current_stream(place)
+
+        def scope() -> contextlib.AbstractContextManager[Any]:
+            is_current = torch.cuda.current_stream(place) == stream
+            return contextlib.nullcontext() if is_current else torch.cuda.stream(stream)
+
+        return int(stream.cuda_stream), scope
+
+    return Framework("torch", (torch.empty, rows, "data_ptr"), capture=capture)
 
 
-def _numpy(numpy: ModuleType) -> Framework:
+def _numpy(numpy: ModuleType, device: str) -> Framework:
+    if device != "cpu":
+        raise errors.make("Unsupported", f"device '{device}': numpy holds host memory only; use device='cpu', or "
+                                         "framework 'torch', 'cupy' or 'jax'")
     rows: list[Any] = []
     for name, _ in _dtypes.DTYPES:
         dtype = _dtypes.numpy_dtype(numpy, name)
@@ -85,7 +140,20 @@ def _numpy(numpy: ModuleType) -> Framework:
     return Framework("numpy", (numpy.empty, rows, None))
 
 
-def _jax(jax: ModuleType) -> Framework:
+def _check_jax(jax: Any, device: str) -> None:
+    try:
+        count = len(jax.local_devices(backend="cuda"))
+    except RuntimeError as error:
+        message = f"device '{device}': jax {jax.__version__} cannot use GPUs here ({error}); install jax[cuda13]"
+        raise errors.make("DeviceUnavailable", message) from None
+    if _devices.index_of(device) >= count:
+        raise errors.make("DeviceUnavailable", f"device '{device}': jax {jax.__version__} finds {count} GPUs")
+
+
+def _jax(jax: Any, device: str) -> Framework:
+    if device != "cpu":
+        _check_jax(jax, device)
+
     def reason(name: str) -> str | None:
         if name not in _dtypes.NUMPY and name not in _dtypes.ML_DTYPES:
             return f"jax has no dtype for {name}; {_dtypes.RAW}"
@@ -96,5 +164,22 @@ def _jax(jax: ModuleType) -> Framework:
     return Framework("jax", convert=importlib.import_module("jax.dlpack").from_dlpack, reason=reason)
 
 
-_MAKERS = {"torch": _torch, "numpy": _numpy, "jax": _jax}
-_made: dict[str, Framework] = {}
+def _cupy(cupy: Any, device: str) -> Framework:
+    if device == "cpu":
+        raise errors.make("Unsupported", "cupy holds GPU memory only; use device='cuda', or framework 'numpy'")
+    count = cupy.cuda.runtime.getDeviceCount()
+    if _devices.index_of(device) >= count:
+        raise errors.make("DeviceUnavailable", f"device '{device}': cupy {cupy.__version__} finds {count} GPUs")
+    holds_bf16 = int(cupy.__version__.partition(".")[0]) >= 14 and importlib.util.find_spec("ml_dtypes") is not None
+
+    def reason(name: str) -> str | None:
+        if name in _dtypes.NUMPY or (name == "BF16" and holds_bf16):
+            return None
+        hint = "; BF16 needs cupy 14 and the package ml_dtypes" if name == "BF16" else ""
+        return f"cupy {cupy.__version__} has no dtype for {name}{hint}; {_dtypes.RAW}"
+
+    return Framework("cupy", convert=cupy.from_dlpack, reason=reason)
+
+
+_MAKERS: dict[str, Callable[[Any, str], Framework]] = {"torch": _torch, "numpy": _numpy, "jax": _jax, "cupy": _cupy}
+_made: dict[tuple[str, str], Framework] = {}

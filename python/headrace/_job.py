@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, Union
 
-from . import _core, errors
-from ._frameworks import Framework
+from . import _core, _probe, errors
+from ._frameworks import Framework, Scope
 from ._request import Request
 
 logger = logging.getLogger("headrace")
@@ -55,6 +55,15 @@ class Stats:
     route: str
     route_reason: str
     bottleneck: str
+    bytes_sent: int  #: GPUs: over the link
+    copy_count: int  #: GPUs: copies, one for each range of memory
+    kernel_count: int  #: GPUs: launches of the kernel that places small and strided ranges
+    staging_bytes: int  #: GPUs: pinned memory of the loader
+    copy_wait_ns: int  #: GPUs: readers waiting for copies
+    cpu_ns: int  #: processor time of the readers
+    staging: str  #: GPUs: kind of the pinned memory, and why not a better one
+    device: str  #: "cpu" or "cuda:N"
+    device_name: str  #: "NVIDIA H200"
 
     @property
     def seconds(self) -> float:
@@ -67,7 +76,8 @@ class Stats:
         return self.bytes_ready / max(self.total_ns, 1)
 
     def __str__(self) -> str:
-        return (f"{self.item_count} tensors, {self.bytes_ready / 1e9:.3f} GB in {self.seconds:.3f} s, "
+        where = "" if self.device == "cpu" else f" to {self.device} ({self.device_name})"
+        return (f"{self.item_count} tensors, {self.bytes_ready / 1e9:.3f} GB{where} in {self.seconds:.3f} s, "
                 f"{self.gigabytes_per_second:.2f} GB/s, route {self.route} ({self.route_reason}), "
                 f"bottleneck: {self.bottleneck}")
 
@@ -97,6 +107,19 @@ def _deadline_ns(seconds: float | None) -> int:
     if not isinstance(seconds, (int, float)) or not 0 < seconds <= DEADLINE_SECONDS_MAX:
         raise errors.make("InvalidArgument", f"deadline= is a positive number of seconds or None, not {seconds!r}")
     return max(1, int(seconds * 1e9))
+
+
+def _within(scope: Scope | None, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` in a context of the framework's, if it has one: memory comes from the allocator's pool of the stream that
+    was current where the load was started, since that is the stream whose work the load waits for before it writes."""
+    if scope is None:
+        return call
+
+    def called(*arguments: Any) -> Any:
+        with scope():
+            return call(*arguments)
+
+    return called
 
 
 class Job:
@@ -129,9 +152,18 @@ class Job:
         self._finished = False
         self._drained = False  # all were handed out: there is nothing more to give, which is no error
         self._bar = _Bar(progress) if progress else None
+        stream, scope = request.stream or 0, None
+        if framework.capture is not None:
+            stream, scope = framework.capture()
+        facts = loader.device()
+        self._device = {"device": facts["device"], "device_name": facts["name"]}
+        self._device_uuid: str = facts["uuid"]
         self._load = _core.Load(
             loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
-            window_bytes, _deadline_ns(deadline), lazy, self._bar,
+            window_bytes, _deadline_ns(deadline), lazy, self._bar, stream,
+        )
+        self._wait, self._wait_all, self._next = (
+            _within(scope, call) for call in (self._load.wait, self._load.wait_all, self._load.next)
         )
         self._left = len(self._load)
         _live.add(self._load)
@@ -167,7 +199,7 @@ class Job:
             future = self._futures.get(name)
             if future is None:
                 position = self._position(name)
-                self._waiter = self._waiter or _Waiter(self._load, self._framework)
+                self._waiter = self._waiter or _Waiter(self._wait, self._framework)
                 future = self._futures[name] = self._waiter.submit(position)
         return future
 
@@ -186,7 +218,7 @@ class Job:
         if self._drained:
             return {}
         convert, names = self._framework.convert, self.names()
-        tensors = self._load.wait_all()
+        tensors = self._wait_all()
         if convert is None:
             result = {name: tensor for name, tensor in zip(names, tensors) if tensor is not None}
         else:
@@ -196,12 +228,17 @@ class Job:
         return result
 
     def _in_readiness(self) -> Iterator[tuple[str, Any]]:
-        convert, names, step = self._framework.convert, self.names(), self._load.next
+        convert, names, step = self._framework.convert, self.names(), self._next
         while (ready := step()) is not None:
             position, tensor = ready
             del ready
             yield names[position], tensor if convert is None else convert(tensor)
             del tensor  # before the next one is waited for
+
+    def _ready(self) -> Iterator[int]:
+        """Positions of tensors as they are ready, without handing them out."""
+        while (position := self._load.next_index()) is not None:
+            yield position
 
     def _in_order(self) -> Iterator[tuple[str, Any]]:
         order = list(enumerate(self.names()))
@@ -211,7 +248,7 @@ class Job:
             yield name, self._take(position)
 
     def _take(self, position: int) -> Any:
-        tensor = self._load.wait(position)
+        tensor = self._wait(position)
         if self._framework.convert is not None:
             tensor = self._framework.convert(tensor)
         self._left -= 1
@@ -258,7 +295,7 @@ class Job:
     def stats(self) -> Stats | None:
         """What the load did so far; None once it is closed (then: Checkpoint.last_stats)."""
         values = self._load.stats()
-        return None if values is None else Stats(**values)
+        return None if values is None else Stats(**values, **self._device)
 
     def _finish(self) -> None:
         with self._lock:
@@ -270,15 +307,16 @@ class Job:
         if self._bar is not None:
             self._bar.close(stats)
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%s: %s", self._checkpoint.label, stats)
+            share = _probe.share(self._device_uuid, stats.bytes_ready, stats.total_ns)
+            logger.info("%s: %s%s", self._checkpoint.label, stats, share)
 
 
 class _Waiter:
-    """The thread that completes a job's futures. It knows the load, not the job: a job can be dropped, and the thread
-    ends behind its last future."""
+    """The thread that completes a job's futures. It knows the load's wait(), not the job: a job can be dropped, and the
+    thread ends behind its last future."""
 
-    def __init__(self, load: _core.Load, framework: Framework) -> None:
-        self._load = load
+    def __init__(self, wait: Callable[[int], Any], framework: Framework) -> None:
+        self._wait = wait
         self._framework = framework
         self._queue: queue.SimpleQueue[tuple[int, Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="headrace-futures", daemon=True).start()
@@ -301,7 +339,7 @@ class _Waiter:
 
     def _complete(self, position: int, future: Future[Any]) -> None:
         try:
-            tensor = self._load.wait(position)
+            tensor = self._wait(position)
             future.set_result(tensor if self._framework.convert is None else self._framework.convert(tensor))
         except BaseException as error:
             future.set_exception(error)

@@ -8,49 +8,72 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
-from . import _core, errors
+from . import _core, _devices, errors
 
 ROUTES = ("auto", "pread", "uring", "mmap")
 
 
 class Loader:
-    """What loads share: reader threads, chunk size, route. Pass it as `loader=` to keep loads apart from others.
+    """What loads share: reader threads, chunk size, route, and pinned memory for each GPU that they went to. Pass it as
+    `loader=` to keep loads apart from others.
 
     Args:
+        device: where loads go that name no device, as for start(); None: "cpu".
         threads: reader threads of each load; None: the cores this process may use, at most 16.
         route: "auto", "pread", "uring" (io_uring) or "mmap" (private mappings, read when touched).
-        chunk_bytes: the grid of reads, 64 KiB to 1 GiB; None: 4 MiB.
+        chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB, with a GPU 2 MiB.
         queue_depth: io_uring: reads in flight per thread, at most 256; None: 8.
         arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB.
+        staging_bytes: most pinned memory for a GPU, kept between loads; None: what is fastest, at most 256 MiB.
+        lanes: streams for copies to a GPU, at most 16; None: what its copy engines want.
 
-    Each may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE, HEADRACE_CHUNK_BYTES,
-    HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES. Any thread may use a loader. A loader made before a fork raises
-    Forked in the child.
+    All but `device` may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE, HEADRACE_CHUNK_BYTES,
+    HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES, HEADRACE_STAGING_BYTES, HEADRACE_LANES. Any thread may use a loader. A
+    loader made before a fork raises Forked in the child.
 
-    Raises InvalidArgument for a value out of range, naming it.
+    Raises InvalidArgument for a value out of range, naming it, and DeviceUnavailable.
     """
 
     def __init__(
         self,
         *,
+        device: Any = None,
         threads: int | None = None,
         route: str | None = None,
         chunk_bytes: int | None = None,
         queue_depth: int | None = None,
         arena_bytes: int | None = None,
+        staging_bytes: int | None = None,
+        lanes: int | None = None,
     ) -> None:
         name = route if route is not None else os.environ.get("HEADRACE_ROUTE") or "auto"
         number = _core.route_find(name)
         if number < 0:
             raise errors.make("InvalidArgument", f"route '{name}' is none of {', '.join(ROUTES)}")
-        self._core = _core.Loader(
+        self._reading = (
             number,
             number_option("threads", threads, 0xFFFFFFFF),
             number_option("chunk_bytes", chunk_bytes),
             number_option("queue_depth", queue_depth, 0xFFFFFFFF),
             number_option("arena_bytes", arena_bytes),
         )
+        self._sending = number_option("staging_bytes", staging_bytes), number_option("lanes", lanes, 0xFFFFFFFF)
+        self.device = None if device is None else _devices.name_of(device)
+        self._cores: dict[str, _core.Loader] = {}
+        self._core_of(self.device or "cpu")  # refuse wrong options now, not at the first load
+
+    def _core_of(self, device: str) -> _core.Loader:
+        """The library's loader for a device of a resolved name, made on first use."""
+        core = self._cores.get(device)
+        if core is None:
+            core = self._cores.setdefault(device, _core.Loader(*self._reading, device, *self._sending))
+        return core
+
+    def trim(self) -> int:
+        """Gives back the pinned memory that no load uses now, and returns its bytes; it grows again when needed."""
+        return sum(core.trim() for core in list(self._cores.values()))
 
 
 def number_option(name: str, value: int | None, most: int = 2**64 - 1) -> int:
@@ -86,10 +109,13 @@ def shared_loader() -> Loader:
 
 
 def release() -> None:
-    """Gives back what is kept between loads. Running loads keep it until they end; the next load makes it anew."""
+    """Gives back what is kept between loads: for GPUs pinned memory and streams. Running loads keep what they use until
+    they end; the next load makes it anew."""
     global _shared
     with _lock:
-        _shared = None
+        loader, _shared = _shared, None
+    if loader is not None:
+        loader.trim()
 
 
 def _after_fork() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from . import _core, _dtypes, errors
+from . import _core, _dtypes, _frameworks, errors
 
 Ranges = tuple[tuple[int, int, int], ...]
 Names = Union[str, Iterable[str], None]
@@ -45,6 +45,8 @@ class Request:
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)
     exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
+    device: str | None = None  # where the memory of `into` must be; None: not known yet
+    stream: int | None = None  # CUDA: what the memory of `into` was used on last; None: nowhere that matters
 
     def index_of(self, position: int) -> int:
         return position if self.indices is None else self.indices[position]
@@ -56,9 +58,10 @@ def make(
     slices: Mapping[str, Any] | None = None,
     dtype: Any = None,
     into: Mapping[str, Any] | None = None,
+    device: str | None = None,
 ) -> Request:
-    """Resolves the arguments of a load."""
-    request = Request(select(core, names))
+    """Resolves the arguments of a load. `device` is the resolved name of the one that was asked for."""
+    request = Request(select(core, names), device=device)
     if into is not None:
         given = [_find(core, name) for name in into]
         wanted = None if request.indices is None else set(request.indices)
@@ -231,10 +234,26 @@ def _address(
     """Address and strides in bytes (None: row-major) of memory to load into."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.Tensor):
-        return _torch_address(torch, target, dtype, shape, dropped)
+        return _torch_address(request, torch, target, dtype, shape, dropped)
+    if hasattr(target, "__cuda_array_interface__"):
+        return _cuda_address(request, target, dtype, shape, dropped)
+    _place(request, "cpu")
     if hasattr(target, "__array_interface__"):
         return _numpy_address(target, dtype, shape, dropped)
     return _buffer_address(request, target, dtype, shape), None
+
+
+def _place(request: Request, found: str, stream: int | None = None) -> None:
+    """All memory of a load is on one device, and what may still use it on one stream."""
+    if request.device is None:
+        request.device = found
+    if request.device != found:
+        raise errors.make("InvalidArgument", f"the memory to load into is on {found}, but the load goes to "
+                                             f"{request.device}; memory of each device wants a load of its own")
+    if stream is not None and request.stream not in (None, stream):
+        raise errors.make("InvalidArgument", "the memory to load into is in use on two CUDA streams; synchronize one, "
+                                             "or use a load for each")
+    request.stream = stream if request.stream is None else request.stream
 
 
 def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, found_shape: tuple[int, ...]) -> None:
@@ -246,18 +265,38 @@ def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, f
 
 
 def _torch_address(
-    torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+    request: Request, torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
 ) -> tuple[int, tuple[int, ...] | None]:
-    if target.device.type != "cpu" or target.layout is not torch.strided:
-        found = f"a {target.layout} tensor on {target.device}"
-        message = f"the memory to load into is {found}; this version loads into dense host memory"
+    device = str(target.device)
+    if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
+        message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
         raise errors.make("DeviceUnavailable", message)
+    _place(request, device, _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None)
     expected = dropped or (shape if dtype != "F4" else packed_shape("", dtype, shape))
     _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.is_contiguous():
         return target.data_ptr(), None
     step = target.element_size()
     return target.data_ptr(), _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
+
+
+def _cuda_address(
+    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...] | None]:
+    """CuPy's arrays and others that have the CUDA array interface, which does not name the device: DLPack does."""
+    interface = target.__cuda_array_interface__
+    if not hasattr(target, "__dlpack_device__"):
+        raise errors.make("InvalidArgument", f"a {type(target).__name__} does not tell its device (__dlpack_device__)")
+    address, read_only = interface["data"]
+    if read_only:
+        raise errors.make("InvalidArgument", "the array to load into is read-only")
+    stream = interface.get("stream")
+    _place(request, f"cuda:{int(target.__dlpack_device__()[1])}", 0 if stream == 1 else stream)
+    expected = dropped or shape
+    found = tuple(interface["shape"])
+    _check_target(dtype, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
+    strides = interface.get("strides")
+    return address, None if strides is None else _strides(tuple(strides), shape, dtype, expected)
 
 
 def _numpy_address(
@@ -294,8 +333,8 @@ def _buffer_address(request: Request, target: Any, dtype: str, shape: tuple[int,
     try:
         view = memoryview(target)
     except TypeError:
-        raise errors.make("InvalidArgument", "what to load into is a torch tensor, a numpy array or a writable buffer, "
-                                             f"not {type(target).__name__}") from None
+        raise errors.make("InvalidArgument", "what to load into is a torch tensor, a numpy or cupy array or a writable "
+                                             f"buffer, not {type(target).__name__}") from None
     if view.readonly or not view.c_contiguous:
         found = "read-only" if view.readonly else "not contiguous"
         raise errors.make("InvalidArgument", f"the buffer to load into is {found}")

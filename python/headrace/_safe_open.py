@@ -1,8 +1,8 @@
 """safe_open: the drop-in for safetensors.safe_open.
 
-On the CPU tensors are views of one private, writable mapping of the file, read when touched, as the original's are:
+In host memory tensors are views of one private, writable mapping of the file, read when touched, as the original's are:
 opening costs nothing and a tensor that is never touched is never read. numpy and jax get copies, as there. With
-`eager=True` the engine reads instead.
+`eager=True`, and always for a GPU, the engine reads instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from types import ModuleType
 from typing import Any, Protocol, Union
 
-from . import _core, _dtypes, _frameworks, _request, errors
+from . import _core, _devices, _dtypes, _frameworks, _request, errors
 from ._begin import identity
 from ._checkpoint import Checkpoint, TensorInfo
 
@@ -36,8 +36,8 @@ class safe_open:  # noqa: N801 (the original's name)
 
     Args:
         filename: path of the file.
-        framework: "pt", "pytorch", "torch", "np", "numpy", "jax" or "flax".
-        device: "cpu".
+        framework: "pt", "pytorch", "torch", "np", "numpy", "jax", "flax" or "cupy".
+        device: as for Checkpoint.start().
         backend: "mmap" or "pread"; "pread" is the same as eager.
         eager: read tensors through the engine, into memory of their own, instead of mapping the file.
 
@@ -49,7 +49,7 @@ class safe_open:  # noqa: N801 (the original's name)
         self,
         filename: Union[str, "os.PathLike[str]"],
         framework: str,
-        device: Union[str, int] = "cpu",
+        device: Any = "cpu",
         *,
         backend: str = "mmap",
         eager: bool = False,
@@ -60,7 +60,7 @@ class safe_open:  # noqa: N801 (the original's name)
             raise errors.make("InvalidArgument", f"framework {framework} is invalid")
         if backend not in BACKENDS:
             raise errors.make("InvalidArgument", f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')
-        _frameworks.check_device(device)
+        place = _devices.name_of(device)
         path = os.fsdecode(filename)
         if os.path.isdir(path):
             raise errors.make("NotARegularFile", f"{path} is a folder; safe_open takes one file", file=path)
@@ -69,10 +69,10 @@ class safe_open:  # noqa: N801 (the original's name)
         if [file[0] for file in checkpoint._files] != [os.fsdecode(path)]:
             message = f"{path} is an index; safe_open takes one file, headrace.open takes an index too"
             raise errors.make("NotSafetensors", message, file=path)
-        chosen = _frameworks.find(framework)
+        chosen = _frameworks.find(framework, place)
         reader: Reader
-        if eager or backend == "pread":
-            reader = _EagerReader(checkpoint, chosen)
+        if eager or backend == "pread" or place != "cpu":
+            reader = _EagerReader(checkpoint, chosen, place)
         elif chosen.name == "torch":
             reader = _TorchMapping(checkpoint, path)
         else:
@@ -235,9 +235,9 @@ class _BufferMapping:
 class _EagerReader:
     """Reads through the engine: a small tensor on the asking thread, else with all threads."""
 
-    def __init__(self, checkpoint: Checkpoint, framework: _frameworks.Framework) -> None:
+    def __init__(self, checkpoint: Checkpoint, framework: _frameworks.Framework, device: str) -> None:
         self._checkpoint = checkpoint
-        self._framework = framework.name
+        self._options = {"framework": framework.name, "device": device}
 
     def whole(self, info: TensorInfo) -> Any:
         return self._read(info, None)
@@ -247,7 +247,7 @@ class _EagerReader:
 
     def _read(self, info: TensorInfo, slices: dict[str, Any] | None) -> Any:
         lazy = info.nbytes < SMALL_BYTES
-        return self._checkpoint.load([info.name], framework=self._framework, slices=slices, lazy=lazy)[info.name]
+        return self._checkpoint.load([info.name], slices=slices, lazy=lazy, **self._options)[info.name]
 
     def all(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        return checkpoint.load(framework=self._framework)
+        return checkpoint.load(**self._options)

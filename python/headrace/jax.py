@@ -3,6 +3,8 @@ jax_enable_x64 is off, where they would lose half of their bits."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax as _jax
 import jax.numpy as _jnp
 
@@ -10,13 +12,13 @@ from . import _api, _files
 from . import numpy as _ours
 
 
-def load_file(filename: _files.Filename) -> dict[str, _jax.Array]:
-    """Loads a safetensors file: {name: array}, in host memory, imported by DLPack.
+def load_file(filename: _files.Filename, device: Any = "cpu") -> dict[str, _jax.Array]:
+    """Loads a safetensors file: {name: array}, imported by DLPack. `device` is as for headrace.load().
 
     Raises FileNotFound (a FileNotFoundError), the kinds of headrace.errors for bad files, Unsupported when jax has no
-    such dtype.
+    such dtype, DeviceUnavailable.
     """
-    return _api.load(filename, framework="jax")
+    return _api.load(filename, framework="jax", device=device)
 
 
 def load(data: bytes) -> dict[str, _jax.Array]:

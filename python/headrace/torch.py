@@ -1,4 +1,4 @@
-"""PyTorch: load_file() and load() with the behaviour of safetensors.torch."""
+"""PyTorch: load_file() and load() with the behaviour of safetensors.torch; warm_up() for its allocator on GPUs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from typing import Any, Union
 
 import torch as _torch
 
-from . import _dtypes, _files, _request, errors
+from . import _api, _devices, _dtypes, _files, _hub, _request, _warm_up, errors
 
 
 def load_file(
-    filename: _files.Filename, device: Union[str, int] = "cpu", *, backend: str = "mmap", eager: bool = False
+    filename: _files.Filename,
+    device: Union[str, int, _torch.device] = "cpu",
+    *,
+    backend: str = "mmap",
+    eager: bool = False,
 ) -> dict[str, _torch.Tensor]:
     """Loads a safetensors file: {name: tensor}.
 
-    Tensors are views of a private, writable mapping of the file, read when touched; with `eager=True` (or
-    backend="pread") the engine reads them into memory of their own. F4 tensors are float4_e2m1fn_x2, whose last
-    dimension is half of the format's.
+    In host memory tensors are views of a private, writable mapping of the file, read when touched; with `eager=True`
+    (or backend="pread"), and on a GPU, the engine reads them into memory of their own: torch.empty. F4
+    tensors are float4_e2m1fn_x2, whose last dimension is half of the format's.
 
     Raises FileNotFound (a FileNotFoundError), the kinds of headrace.errors for bad files, Unsupported when torch has
-    no such dtype, DeviceUnavailable for devices other than "cpu".
+    no such dtype, DeviceUnavailable for a device that is not there.
     """
     return _files.load_file(filename, "pt", device, backend, eager)
 
@@ -28,6 +32,31 @@ def load(data: bytes) -> dict[str, _torch.Tensor]:
     """Loads a safetensors file that is given as bytes. Every tensor has memory of its own. Errors as load_file()."""
     core = _files.open_bytes(data)
     return {name: _tensor(data, *core.info(index)) for index, name in enumerate(core.names())}
+
+
+def warm_up(
+    source: Union[_hub.Source, int],
+    device: Any = "cuda",
+    *,
+    names: _request.Names = None,
+    revision: Union[str, None] = None,
+) -> int:
+    """Lets PyTorch's allocator take what a load needs in one piece, into its cache, as Transformers does for a model.
+
+    Args:
+        source: what headrace.open() takes, or a number of bytes.
+        device: as for load().
+        names: of the tensors that will be loaded; None: all.
+
+    Returns the bytes that were taken: none when the cache holds enough, never the last free memory, 0 without CUDA.
+    Raises what open() raises.
+    """
+    if not _torch.cuda.is_available() or (place := _devices.name_of(device)) == "cpu":
+        return 0
+    if isinstance(source, int):
+        return _warm_up.take(place, [source])
+    with _api.open(source, revision=revision) as checkpoint:
+        return _warm_up.take(place, _warm_up.sizes(checkpoint._core, _request.make(checkpoint._core, names)))
 
 
 def _tensor(data: bytes, name: str, dtype: str, shape: Any, file_index: int, offset: int, nbytes: int) -> _torch.Tensor:

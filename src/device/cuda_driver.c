@@ -65,6 +65,10 @@ static const char *table_fill(struct hr_cuda_driver *driver, const struct finder
     HR_CU_OPTIONAL_FUNCTION_LIST(FILL)
 #undef FILL
 #undef FILL_REQUIRED
+    if (!driver->cuDeviceGetUuid) { /* older ones do not know the UUIDs of MIG instances */
+        address = entry_point(finder, "cuDeviceGetUuid", 9020);
+        memcpy(&driver->cuDeviceGetUuid, &address, sizeof address);
+    }
     if (!driver->cuModuleUnload || !driver->cuModuleGetFunction || !driver->cuLaunchKernel)
         driver->cuModuleLoadData = NULL; /* modules wholly or not at all */
     return missing;

@@ -14,7 +14,23 @@
 
 /* ------------------------------------------------------------------------------------------- loading */
 
-/* In the device's context, under the lock. */
+/* In the device's context. Leaves nothing loaded on failure. */
+static hr_cu_result module_load(struct hr_device *device, const void *image)
+{
+    const struct hr_cuda_driver *driver = device->driver;
+    hr_cu_module module;
+    hr_cu_result result = driver->cuModuleLoadData(&module, image);
+    if (result != HR_CU_SUCCESS)
+        return result;
+    result = driver->cuModuleGetFunction(&device->kernel_function, module, HR_PLACE_KERNEL_NAME);
+    if (result == HR_CU_SUCCESS)
+        device->kernel_module = module;
+    else
+        driver->cuModuleUnload(module);
+    return result;
+}
+
+/* In the device's context, under the lock. A driver that is older than the fatbin may still take the PTX. */
 static int kernel_load(struct hr_device *device)
 {
     const struct hr_cuda_driver *driver = device->driver;
@@ -25,16 +41,14 @@ static int kernel_load(struct hr_device *device)
         snprintf(device->kernel_detail, sizeof device->kernel_detail, "this driver loads no modules");
         return 0;
     }
-    hr_cu_result result = driver->cuModuleLoadData(&device->kernel_module, image);
-    if (result == HR_CU_SUCCESS)
-        result = driver->cuModuleGetFunction(&device->kernel_function, device->kernel_module, HR_PLACE_KERNEL_NAME);
-    else
-        device->kernel_module = NULL;
+    hr_cu_result result = module_load(device, image);
+    if (result != HR_CU_SUCCESS && image != hr_place_ptx(&size))
+        result = module_load(device, hr_place_ptx(&size));
     if (result == HR_CU_SUCCESS)
         return 1;
     hr_cuda_note(device, result);
     snprintf(device->kernel_detail, sizeof device->kernel_detail,
-             "the placing kernel (%s, %zu bytes) does not load for compute capability %u.%u: %s (%u)", kind, size,
+             "the placing kernel (%s) does not load for compute capability %u.%u: %s (%u)", kind,
              device->info.compute_major, device->info.compute_minor, hr_cuda_result_name(driver, result), result);
     return 0;
 }

@@ -178,18 +178,28 @@ static int copy_long(struct hr_lane *lane, struct hr_move *moves, size_t move_co
     return code;
 }
 
-/* In the device's context. */
+/* Where the kernel may read host memory: copies for what is long, and the kernel for the rest. */
+static int place_sorted(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
+                        size_t move_count, struct hr_place_counts *counts, struct hr_error *err)
+{
+    int is_done = 0;
+    int code = copy_long(lane, moves, move_count, &move_count, counts, err);
+    if (code || move_count == 0)
+        return code;
+    if (move_count > 1 || moves[0].rows > 1)
+        code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
+    return code || is_done ? code : copy_all(lane, moves, move_count, counts, err);
+}
+
+/* In the device's context. Where the kernel reads device memory only, all moves share the one copy to there. */
 static int place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                  struct hr_place_counts *counts, struct hr_error *err)
 {
-    int is_done = 0;
-    int code = copy_long(lane, moves, join_all(moves, move_count), &move_count, counts, err);
-    if (code || move_count == 0)
-        return code;
-    if (move_count == 1 && moves[0].rows == 1)
-        return copy_range(lane, &moves[0], counts, err);
-    code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
-    return code || is_done ? code : copy_all(lane, moves, move_count, counts, err);
+    int is_done = 0, code = 0;
+    move_count = join_all(moves, move_count);
+    if (move_count > 1 && !lane->device->reads_host)
+        code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
+    return code || is_done ? code : place_sorted(lane, block, moves, move_count, counts, err);
 }
 
 int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,

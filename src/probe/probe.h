@@ -71,12 +71,13 @@ struct hr_probe_rate {
 };
 
 /*
- * One trial of about `duration_ns` with up to `thread_count` threads (fewer where the system has no more); at least one
- * step each. *best becomes what it gave if that is faster.
+ * A few trials in about `duration_ns` with up to `thread_count` threads (fewer where the system has no more). A trial has
+ * at least one step for each; only the first is made when they take longer than that. *best becomes what the fastest
+ * gave, if that is faster.
  */
 int hr_probe_team_run(const struct hr_probe_team *team, uint32_t thread_count, uint64_t duration_ns,
                       struct hr_probe_rate *best, struct hr_error *err);
-/* Trials with thread_count threads, half as many, ... 1, twice, in `duration_ns` together. */
+/* The same with thread_count threads, half as many, ... 1, in `duration_ns` together. */
 int hr_probe_team_sweep(const struct hr_probe_team *team, uint32_t thread_count, uint64_t duration_ns,
                         struct hr_probe_rate *best, struct hr_error *err);
 

@@ -17,7 +17,7 @@
 #define DATA_BYTES (64 * HR_PROBE_MIB)
 #define STAGING_BYTES (DATA_BYTES + 2 * HR_PROBE_MIB)
 #define MOVES_A_TURN_MAX 64 /* of the smallest size of to_device */
-#define TRIAL_COUNT 3
+#define PIN_TRIAL_COUNT 3
 #define LINK_SHARES 1     /* for each figure but the last, */
 #define PIPELINE_SHARES 4 /* for page_cache_to_device with each size of pieces */
 
@@ -75,7 +75,7 @@ static void link_release(struct link *link)
 static int measure_pin(struct link *link, char *detail, size_t capacity, struct hr_error *err)
 {
     uint64_t deadline_ns = hr_sys->clock_ns() + LINK_SHARES * link->run->share_ns, best_ns = UINT64_MAX;
-    for (int i = 0; i < TRIAL_COUNT; i++) {
+    for (int i = 0; i < PIN_TRIAL_COUNT; i++) {
         if (link->block.memory)
             hr_staging_block_free(link->device, &link->block);
         memset(&link->block, 0, sizeof link->block);
@@ -157,28 +157,24 @@ static int64_t read_step(void *context, uint32_t worker, struct hr_error *err)
     return code < 0 ? code : (int64_t)DATA_BYTES;
 }
 
-static int few_trials(struct link *link, const struct hr_probe_team *team, uint64_t *ret_rate, struct hr_error *err)
-{
-    struct hr_probe_rate best = {0};
-    int code = 0;
-    for (int i = 0; i < TRIAL_COUNT && code == 0; i++)
-        code = hr_probe_team_run(team, 1, LINK_SHARES * link->run->share_ns / TRIAL_COUNT, &best, err);
-    if (code == 0)
-        *ret_rate = best.bytes_per_second;
-    return code;
-}
-
 static int measure_copies(struct link *link, struct hr_error *err)
 {
     struct hr_limits *limits = &link->run->limits;
     struct hr_probe_team sending = {.context = link, .step = send_step, .end = wait_for_both};
     struct hr_probe_team reading = {.context = link, .step = read_step};
+    struct hr_probe_rate best = {0};
+    uint64_t duration_ns = LINK_SHARES * link->run->share_ns;
     int code = 0;
     for (int i = 0; i < HR_PROBE_SIZE_COUNT && code == 0; i++) {
         link->piece_bytes = limits->to_device_sizes[i];
-        code = few_trials(link, &sending, &limits->to_device[i], err);
+        code = hr_probe_team_run(&sending, 1, duration_ns, &best, err);
+        limits->to_device[i] = code == 0 ? best.bytes_per_second : 0;
+        best.bytes_per_second = 0;
     }
-    return code < 0 ? code : few_trials(link, &reading, &limits->from_device, err);
+    if (code == 0)
+        code = hr_probe_team_run(&reading, 1, duration_ns, &best, err);
+    limits->from_device = code == 0 ? best.bytes_per_second : 0;
+    return code;
 }
 
 /* Each worker has two pieces of staging; with many workers they are smaller. */
@@ -240,7 +236,7 @@ static int measure_pipeline(struct link *link, struct hr_error *err)
 static int measure_link(struct link *link, struct hr_error *err)
 {
     static const char *const kinds[] = {"registered", "pinned", "pageable"};
-    char why[64] = "";
+    char why[80] = ""; /* leaves room for what measure_pipeline adds */
     int code = measure_pin(link, why, sizeof why, err);
     if (code == 0)
         code = hr_device_alloc(link->device, DATA_BYTES, &link->memory, err);

@@ -12,8 +12,6 @@
 #include "base/sys.h"
 #include "probe/probe.h"
 
-#define MEMORY_TRIAL_COUNT 3
-#define STORAGE_TRIAL_COUNT 3
 #define MEMORY_SHARES 2
 #define PAGE_CACHE_SHARES 6
 #define FRESH_SHARES 3
@@ -65,8 +63,7 @@ void hr_probe_memory(struct hr_probe_run *run, char *scratch, uint64_t scratch_b
     struct hr_probe_team team = {.context = &copying, .step = copy_step};
     struct hr_probe_rate best = {0};
     struct hr_error err; /* copying in memory does not fail */
-    for (int i = 0; i < MEMORY_TRIAL_COUNT; i++)
-        hr_probe_team_run(&team, 1, MEMORY_SHARES * run->share_ns / MEMORY_TRIAL_COUNT, &best, &err);
+    hr_probe_team_run(&team, 1, MEMORY_SHARES * run->share_ns, &best, &err);
     run->limits.memory_copy = best.bytes_per_second;
 }
 
@@ -165,9 +162,7 @@ static int read_storage(struct hr_probe_run *run, struct reading *reading, struc
     struct hr_probe_rate best = {0};
     uint64_t room = reading->scratch_bytes / HR_PROBE_BLOCK_BYTES;
     uint32_t thread_count = run->thread_count < room ? run->thread_count : (uint32_t)room;
-    int code = 0;
-    for (int i = 0; i < STORAGE_TRIAL_COUNT && code == 0; i++)
-        code = hr_probe_team_run(&team, thread_count, STORAGE_SHARES * run->share_ns / STORAGE_TRIAL_COUNT, &best, err);
+    int code = hr_probe_team_run(&team, thread_count, STORAGE_SHARES * run->share_ns, &best, err);
     if (code < 0)
         return code;
     run->limits.storage = best.bytes_per_second;

@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "probe/probe.h"
 
+#define TRIAL_COUNT 3
 #define SWEEP_PASS_COUNT 2
 
 struct trial {
@@ -69,8 +70,8 @@ static uint32_t workers_run(struct trial *trial, struct worker *workers, uint32_
     return count;
 }
 
-int hr_probe_team_run(const struct hr_probe_team *team, uint32_t thread_count, uint64_t duration_ns,
-                      struct hr_probe_rate *best, struct hr_error *err)
+static int trial_run(const struct hr_probe_team *team, uint32_t thread_count, uint64_t duration_ns,
+                     struct hr_probe_rate *best, struct hr_error *err)
 {
     struct worker workers[HR_READER_MAX];
     struct trial trial = {.team = team};
@@ -94,15 +95,28 @@ int hr_probe_team_run(const struct hr_probe_team *team, uint32_t thread_count, u
     return 0;
 }
 
+int hr_probe_team_run(const struct hr_probe_team *team, uint32_t thread_count, uint64_t duration_ns,
+                      struct hr_probe_rate *best, struct hr_error *err)
+{
+    uint64_t deadline_ns = hr_sys->clock_ns() + duration_ns;
+    int code, trial = 0;
+    do
+        code = trial_run(team, thread_count, duration_ns / TRIAL_COUNT, best, err);
+    while (code == 0 && ++trial < TRIAL_COUNT && hr_sys->clock_ns() < deadline_ns);
+    return code;
+}
+
 int hr_probe_team_sweep(const struct hr_probe_team *team, uint32_t thread_count, uint64_t duration_ns,
                         struct hr_probe_rate *best, struct hr_error *err)
 {
+    uint64_t deadline_ns = hr_sys->clock_ns() + duration_ns;
     uint32_t trial_count = 0;
-    int code = 0;
+    int code = 0, pass = 0;
     for (uint32_t count = thread_count; count; count /= 2)
         trial_count += SWEEP_PASS_COUNT;
-    for (int pass = 0; pass < SWEEP_PASS_COUNT; pass++)
+    do
         for (uint32_t count = thread_count; count && code == 0; count /= 2)
-            code = hr_probe_team_run(team, count, duration_ns / trial_count, best, err);
+            code = trial_run(team, count, duration_ns / trial_count, best, err);
+    while (code == 0 && ++pass < SWEEP_PASS_COUNT && hr_sys->clock_ns() < deadline_ns);
     return code;
 }

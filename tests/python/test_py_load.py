@@ -381,16 +381,28 @@ def test_a_default_device_does_not_reach_the_destinations(path, tensors):
     assert bytes_of(loaded["F32.3x5"]) == tensors["F32.3x5"][2]
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, "mps"])
-def test_other_devices_are_refused(path, device):
-    with pytest.raises(headrace.errors.DeviceUnavailable, match="host memory"):
+@pytest.mark.parametrize("device", ["cuda:99", 99, "mps", "GPU-0", -1, True, 1.5, ""])
+def test_what_is_no_device_is_refused(path, device):
+    with pytest.raises((headrace.errors.DeviceUnavailable, headrace.errors.InvalidArgument)):
         headrace.load(path, device=device)
+    with pytest.raises((headrace.errors.DeviceUnavailable, headrace.errors.InvalidArgument)):
+        headrace.Loader(device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", None])
+def test_host_memory_by_its_names(path, tensors, device):
+    loader = headrace.Loader(device=device, staging_bytes=64 << 20, lanes=2)
+    loaded = headrace.load(path, "F32.3x5", device=device, loader=loader)["F32.3x5"]
+    assert loaded.device == "cpu" and bytes(loaded) == bytes(loaded.raw()) == tensors["F32.3x5"][2]
+    assert loaded.raw().dtype == "U8" and loaded.raw().shape == (60,)
+    assert not hasattr(loaded, "__cuda_array_interface__")
+    assert loader.trim() == 0
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"framework": "tensorflow"}, {"order": "backwards"}, {"window_bytes": -1}, {"framework": "cupy"},
+        {"framework": "tensorflow"}, {"order": "backwards"}, {"window_bytes": -1},
         {"deadline": 0}, {"deadline": -1}, {"deadline": float("nan")}, {"deadline": float("inf")}, {"deadline": "5"},
     ],
 )

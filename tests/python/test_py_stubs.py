@@ -17,9 +17,9 @@ def run(tmp_path, *arguments):
 
 def test_stubs_agree_with_the_modules(tmp_path):
     allowed = tmp_path / "allowed"  # frameworks that may be missing
-    allowed.write_text("headrace\\.(torch|jax|numpy)(\\..*)?\n")
+    allowed.write_text("headrace\\.(torch|jax|numpy|cupy)(\\..*)?\n")
     (tmp_path / "mypy.ini").write_text(
-        "[mypy]\nignore_missing_imports = True\n[mypy-torch.*,jax.*]\nfollow_imports = skip\n"
+        "[mypy]\nignore_missing_imports = True\n[mypy-torch.*,jax.*,cupy.*]\nfollow_imports = skip\n"
     )
     run(tmp_path, "mypy.stubtest", "headrace", "--allowlist", str(allowed), "--ignore-unused-allowlist",
         "--mypy-config-file", "mypy.ini")

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/sys.h"
 
@@ -305,11 +306,20 @@ struct faults_live faults_live(void)
     };
 }
 
+static int is_alive(const struct faults_live *live)
+{
+    return live->allocation_count || live->mapping_bytes || live->descriptor_count || live->dir_count ||
+           live->ring_count || live->thread_count;
+}
+
 void faults_assert_nothing_live(void)
 {
     struct faults_live live = faults_live();
-    if (live.allocation_count || live.mapping_bytes || live.descriptor_count || live.dir_count || live.ring_count ||
-        live.thread_count)
+    for (int i = 0; i < 2000 && is_alive(&live); i++) { /* a device's reaper ends by itself */
+        usleep(1000);
+        live = faults_live();
+    }
+    if (is_alive(&live))
         fail_msg("left alive: %ld allocations, %ld mapped bytes, %ld descriptors, %ld folders, %ld rings, %ld threads",
                  live.allocation_count, live.mapping_bytes, live.descriptor_count, live.dir_count, live.ring_count,
                  live.thread_count);

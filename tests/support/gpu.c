@@ -1,5 +1,5 @@
 /*
- * gpu.c: see gpu.h. Opens the device anew for each call, so that no test keeps it in use.
+ * gpu.c: see gpu.h. The device stays open until the process ends: its context holds what tests allocate.
  */
 #include "support/gpu.h"
 
@@ -29,9 +29,10 @@ const char *gpu_name(void)
 
 static struct hr_device *device_open(void)
 {
-    struct hr_device *device = NULL;
+    static struct hr_device *device;
     struct hr_error err = {0};
-    assert_ok(hr_device_open("cuda:0", &device, &err), err);
+    if (!device)
+        assert_ok(hr_device_open("cuda:0", &device, &err), err);
     return device;
 }
 
@@ -45,7 +46,6 @@ void *gpu_alloc(size_t bytes, int value)
     memset(filled, value, bytes);
     gpu_write(memory, filled, bytes);
     free(filled);
-    hr_device_unref(device);
     return memory;
 }
 
@@ -53,7 +53,6 @@ void gpu_free(void *memory, size_t bytes)
 {
     struct hr_device *device = device_open();
     hr_device_free(device, memory, bytes);
-    hr_device_unref(device);
 }
 
 void gpu_write(void *memory, const void *bytes, size_t size)
@@ -79,7 +78,6 @@ void gpu_write(void *memory, const void *bytes, size_t size)
     hr_fence_free(fence);
     hr_lane_close(lane);
     hr_staging_block_free(device, &block);
-    hr_device_unref(device);
 }
 
 void gpu_read(void *ret_bytes, const void *memory, size_t size)
@@ -87,5 +85,4 @@ void gpu_read(void *ret_bytes, const void *memory, size_t size)
     struct hr_device *device = device_open();
     struct hr_error err = {0};
     assert_ok(hr_device_read(device, ret_bytes, memory, size, &err), err);
-    hr_device_unref(device);
 }

@@ -301,7 +301,7 @@ static void test_refusals(void **state)
     refuse((struct hr_loader_options){.lane_count = 17}, HR_EINVALID_ARGUMENT, "lane_count");
     refuse((struct hr_loader_options){.devices = far, .device_count = 1}, HR_EDEVICE_UNAVAILABLE, "4711");
     refuse((struct hr_loader_options){.devices = twice, .device_count = 2}, HR_EDEVICE_UNAVAILABLE, "4711");
-    refuse((struct hr_loader_options){.devices = nonsense, .device_count = 1}, HR_EDEVICE_UNAVAILABLE, "gpu");
+    refuse((struct hr_loader_options){.devices = nonsense, .device_count = 1}, HR_EINVALID_ARGUMENT, "gpu");
 }
 
 static void test_read_bounds(void **state)

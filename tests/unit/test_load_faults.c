@@ -291,7 +291,7 @@ static void test_unreliable(void **state)
     for_each_way(use_unreliable);
     model_mixed(&mixed, "mixed", 10);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
-        if (ways[i].route != HR_ROUTE_URING || uring_usable())
+        if (way_usable(&ways[i]))
             use_unreliable(&mixed, &ways[i]);
     model_close(&mixed);
 }
@@ -450,7 +450,7 @@ static void test_few_descriptors(void **state)
     struct fake_storage storage = {.seed = 3, .delay_random_ns = 1000000};
     fake_storage_install(&storage);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        if (ways[i].route == HR_ROUTE_URING && !uring_usable())
+        if (!way_usable(&ways[i]) || ways[i].gpu)
             continue;
         struct hr_error err = {0};
         struct hr_loader_options options = {
