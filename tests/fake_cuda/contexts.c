@@ -287,12 +287,18 @@ CUDA_API void fake_cuda_reset(void)
     pthread_mutex_unlock(&fake_lock);
 }
 
+/* A destroyed stream without work is as good as gone, though its thread may not have come to ending yet. */
+static int stream_lives(const struct fake_stream *stream)
+{
+    return stream != stream->object.context->legacy && !(stream->destroyed && !stream->head);
+}
+
 static void count_objects(struct fake_cuda_live *live)
 {
     for (const struct fake_object *object = fake_objects; object; object = object->next) {
         live->event_count += object->kind == FAKE_EVENT;
         live->module_count += object->kind == FAKE_MODULE;
-        live->stream_count += object->kind == FAKE_STREAM && (const void *)object != object->context->legacy;
+        live->stream_count += object->kind == FAKE_STREAM && stream_lives((const struct fake_stream *)object);
     }
 }
 
