@@ -17,7 +17,8 @@
     X(cuCtxGetCurrent) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) X(cuDevicePrimaryCtxRetain)                 \
     X(cuDevicePrimaryCtxRelease_v2) X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamSynchronize)              \
     X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) X(cuGraphDestroy) X(cuLaunchHostFunc)                      \
-    X(cuThreadExchangeStreamCaptureMode) X(cuMemsetD8Async) X(cuMemAlloc_v2) X(cuMemFree_v2)
+    X(cuThreadExchangeStreamCaptureMode) X(cuMemsetD8Async) X(cuMemAlloc_v2) X(cuMemFree_v2)                    \
+    X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoH_v2)
 /* clang-format on */
 
 struct scene_driver {
