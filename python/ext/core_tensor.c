@@ -437,7 +437,7 @@ static PyObject *tensor_cuda_interface(PyObject *object, void *Py_UNUSED(closure
         return NULL;
     }
     uint32_t bytes = hr_dtype_bits(self->dtype) / 8;
-    char typestr[8];
+    char typestr[16];
     snprintf(typestr, sizeof typestr, "%c%c%u", bytes > 1 ? '<' : '|', kinds[dtype_traits[self->dtype].code],
              (unsigned)bytes);
     return Py_BuildValue("{sN ss s(NO) sO sO si}", "shape", tensor_shape(object, NULL), "typestr", typestr, "data",

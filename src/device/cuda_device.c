@@ -1,6 +1,9 @@
 /*
  * cuda_device.c: describes GPUs, opens them, and brackets their use: the caller's current context and capture mode are
  * what they were after every call, and a fault that has destroyed the context is remembered and answers the next ones.
+ *
+ * Whoever opens a GPU gets the same object, so that its reaper, its kernel and its faults are known to all. The list of
+ * open ones is one of the process's few global objects; its lock is never held across a driver call.
  */
 #include "device/cuda_device.h"
 
@@ -8,6 +11,9 @@
 #include <string.h>
 
 #include "base/sys.h"
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hr_device *open_devices;
 
 int hr_cuda_count(const struct hr_cuda_driver *driver, int *ret_count, struct hr_error *err)
 {
@@ -56,9 +62,11 @@ static void describe_abilities(struct hr_device *device)
     info->compute_major = (uint32_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0);
     info->compute_minor = (uint32_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
     info->copy_engine_count = (uint32_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 0);
-    device->registers_host = attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1);
-    info->confidential = !device->registers_host && !attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_INTEGRATED, 0);
-    device->reads_host = !info->confidential && attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1);
+    int registers = attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, -1);
+    device->registers_host = registers != 0; /* where it is not known, trying tells */
+    info->confidential = registers == 0 && !attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_INTEGRATED, 0);
+    device->reads_host =
+        registers >= 0 && !info->confidential && attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1);
     device->pitch_bytes_max = (uint64_t)attribute_of(device, HR_CU_DEVICE_ATTRIBUTE_MAX_PITCH, 0);
 }
 
@@ -99,7 +107,22 @@ static int fail_open(const struct hr_device *device, hr_cu_result result, struct
                           "cuda:%d (%s) gives no context; %s", device->info.ordinal, device->info.name, remedy);
 }
 
-int hr_cuda_open(const struct hr_device *described, struct hr_device **ret_device, struct hr_error *err)
+/* Without references and with nothing left to reap. */
+static void device_close(struct hr_device *device)
+{
+    struct hr_cuda_scope scope;
+    if (device->kernel_module && hr_cuda_enter(device, &scope, NULL) == 0) {
+        device->driver->cuModuleUnload(device->kernel_module);
+        hr_cuda_leave(device, &scope);
+    }
+    if (device->context)
+        device->driver->cuDevicePrimaryCtxRelease(device->number);
+    pthread_mutex_destroy(&device->kernel_lock);
+    hr_reaper_release(&device->reaper);
+    hr_free(device);
+}
+
+static int device_make(const struct hr_device *described, struct hr_device **ret_device, struct hr_error *err)
 {
     struct hr_device *device = hr_alloc(sizeof *device);
     if (!device || hr_reaper_init(&device->reaper)) {
@@ -118,25 +141,81 @@ int hr_cuda_open(const struct hr_device *described, struct hr_device **ret_devic
     if (result != HR_CU_SUCCESS) {
         int code = fail_open(device, result, err);
         device->context = NULL;
-        hr_cuda_close(device);
+        device_close(device);
         return code;
     }
     *ret_device = device;
     return 0;
 }
 
-void hr_cuda_close(struct hr_device *device)
+/* Under the lock: another reference to the open device, or NULL. */
+static struct hr_device *find_open(int number)
 {
-    struct hr_cuda_scope scope;
-    if (device->kernel_module && hr_cuda_enter(device, &scope, NULL) == 0) {
-        device->driver->cuModuleUnload(device->kernel_module);
-        hr_cuda_leave(device, &scope);
+    struct hr_device *device = open_devices;
+    while (device && device->number != number)
+        device = device->next;
+    if (device)
+        device->reference_count++;
+    return device;
+}
+
+int hr_cuda_open(const struct hr_device *described, struct hr_device **ret_device, struct hr_error *err)
+{
+    struct hr_device *made = NULL;
+    pthread_mutex_lock(&open_lock);
+    struct hr_device *device = find_open(described->number);
+    pthread_mutex_unlock(&open_lock);
+    if (device) {
+        *ret_device = device;
+        return 0;
     }
-    if (device->context)
-        device->driver->cuDevicePrimaryCtxRelease(device->number);
-    pthread_mutex_destroy(&device->kernel_lock);
-    hr_reaper_release(&device->reaper);
-    hr_free(device);
+    int code = device_make(described, &made, err);
+    if (code)
+        return code;
+    pthread_mutex_lock(&open_lock);
+    device = find_open(described->number);
+    if (!device) {
+        made->next = open_devices;
+        open_devices = made;
+    }
+    pthread_mutex_unlock(&open_lock);
+    if (device) /* another thread was faster */
+        device_close(made);
+    *ret_device = device ? device : made;
+    return 0;
+}
+
+void hr_cuda_ref(struct hr_device *device)
+{
+    pthread_mutex_lock(&open_lock);
+    device->reference_count++;
+    pthread_mutex_unlock(&open_lock);
+}
+
+int hr_cuda_unref_unless_last(struct hr_device *device)
+{
+    pthread_mutex_lock(&open_lock);
+    int is_last = device->reference_count == 1;
+    if (!is_last)
+        device->reference_count--;
+    pthread_mutex_unlock(&open_lock);
+    return !is_last;
+}
+
+void hr_cuda_unref(struct hr_device *device)
+{
+    pthread_mutex_lock(&open_lock);
+    int is_last = --device->reference_count == 0;
+    struct hr_device **link = &open_devices;
+    while (is_last && *link && *link != device)
+        link = &(*link)->next;
+    if (is_last && *link)
+        *link = device->next;
+    pthread_mutex_unlock(&open_lock);
+    if (!is_last)
+        return;
+    hr_reaper_drain(device);
+    device_close(device);
 }
 
 static int is_fault(hr_cu_result result)

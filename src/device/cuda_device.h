@@ -20,7 +20,7 @@ struct hr_reaped {
 
 struct hr_reaper {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* by CLOCK_MONOTONIC; the list got empty, or nothing is being freed any more */
+    pthread_cond_t changed; /* by CLOCK_MONOTONIC; a thread has freed something, or the reaper's own has ended */
     struct hr_reaped *list;
     unsigned freeing_count; /* threads that are freeing what they took from the list */
     int has_thread;         /* it holds a reference to the device */
@@ -30,13 +30,14 @@ enum hr_kernel_state { HR_KERNEL_UNKNOWN = 0, HR_KERNEL_USABLE, HR_KERNEL_MISSIN
 
 /* Host memory is the one with driver == NULL; it is static and counts no references. */
 struct hr_device {
+    struct hr_device *next; /* in the list of open GPUs */
     const struct hr_cuda_driver *driver;
     struct hr_device_info info;
     int number; /* the driver's CUdevice */
     hr_cu_context context;
-    atomic_uint reference_count;
-    atomic_uint fault; /* the driver's code that has destroyed the context; 0: none */
-    int reads_host;    /* kernels may read pinned host memory */
+    unsigned reference_count; /* under the lock of that list */
+    atomic_uint fault;        /* the driver's code that has destroyed the context; 0: none */
+    int reads_host;           /* kernels may read pinned host memory */
     int registers_host;
     uint64_t pitch_bytes_max; /* of 2D copies */
     struct hr_reaper reaper;
@@ -55,10 +56,12 @@ int hr_cuda_count(const struct hr_cuda_driver *driver, int *ret_count, struct hr
 /* Describes device `ordinal` without making a context; all of *ret_device that is not a resource. */
 int hr_cuda_describe(const struct hr_cuda_driver *driver, int ordinal, struct hr_device *ret_device,
                      struct hr_error *err);
-/* A device of its own with one reference, from a description: retains the primary context. */
+/* A reference to the one object of a device that was described; the first one retains the primary context. */
 int hr_cuda_open(const struct hr_device *described, struct hr_device **ret_device, struct hr_error *err);
-/* Without references and with nothing left to reap. */
-void hr_cuda_close(struct hr_device *device);
+void hr_cuda_ref(struct hr_device *device);
+void hr_cuda_unref(struct hr_device *device);
+/* Does nothing and returns 0 when this is the only reference. */
+int hr_cuda_unref_unless_last(struct hr_device *device);
 
 /* What the thread was like before hr_cuda_enter(). */
 struct hr_cuda_scope {
@@ -109,7 +112,7 @@ struct hr_lane {
     struct hr_lane_buffer sources, table;
 };
 
-/* These are called in the device's context. */
+/* The next two are called in the device's context. */
 void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer);
 /*
  * Launches the placing kernel for moves at the front of the caller's table, and uses them up. *ret_done is 0 when no

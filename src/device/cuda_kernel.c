@@ -93,8 +93,8 @@ void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer)
 }
 
 /*
- * At least `bytes`, in steps so that it seldom grows: freeing the smaller one waits for what uses it. 0 when there is no
- * memory: copies will do.
+ * Under the lane's lock. At least `bytes`, in steps so that it seldom grows, since freeing waits for what uses it. 0 when
+ * there is no memory: copies will do.
  */
 static int buffer_grow(struct hr_lane *lane, struct hr_lane_buffer *buffer, uint64_t bytes)
 {
@@ -174,7 +174,7 @@ static int launch_pinned(struct hr_lane *lane, const struct hr_staging_block *bl
     return 0;
 }
 
-/* The stream's order keeps the buffers from being overwritten too early. */
+/* Under the lane's lock. The stream's order keeps the buffers from being overwritten too early. */
 static int launch_bounced(struct hr_lane *lane, struct hr_move *moves, size_t move_count, const struct span *span,
                           struct hr_place_counts *counts, struct hr_error *err)
 {
@@ -208,9 +208,10 @@ int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, s
         return *ret_done ? launch_pinned(lane, block, moves, move_count, counts, err) : 0;
     }
     struct span span = span_of(moves, move_count);
-    if (!buffer_grow(lane, &lane->table, move_count * sizeof *moves) ||
-        !buffer_grow(lane, &lane->sources, span.end - span.begin + 3 * (uint64_t)LINE_BYTES))
-        return 0;
-    *ret_done = 1;
-    return launch_bounced(lane, moves, move_count, &span, counts, err);
+    pthread_mutex_lock(&lane->lock);
+    *ret_done = buffer_grow(lane, &lane->table, move_count * sizeof *moves) &&
+                buffer_grow(lane, &lane->sources, span.end - span.begin + 3 * (uint64_t)LINE_BYTES);
+    int code = *ret_done ? launch_bounced(lane, moves, move_count, &span, counts, err) : 0;
+    pthread_mutex_unlock(&lane->lock);
+    return code;
 }

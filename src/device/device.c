@@ -181,15 +181,13 @@ int hr_device_open(const char *name, struct hr_device **ret_device, struct hr_er
 void hr_device_ref(struct hr_device *device)
 {
     if (device->driver)
-        device->reference_count++;
+        hr_cuda_ref(device);
 }
 
 void hr_device_unref(struct hr_device *device)
 {
-    if (!device || !device->driver || --device->reference_count)
-        return;
-    hr_reaper_drain(device);
-    hr_cuda_close(device);
+    if (device && device->driver)
+        hr_cuda_unref(device);
 }
 
 const struct hr_device_info *hr_device_info(const struct hr_device *device)

@@ -43,8 +43,8 @@ int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes
     struct hr_staging *staging = hr_alloc(sizeof *staging);
     if (!staging)
         return hr_fail_memory(err, sizeof *staging, "a staging ring");
-    staging->slot_bytes = slot_bytes;
-    staging->slot_max = bytes / (slot_bytes + TABLE_BYTES);
+    staging->slot_bytes = (slot_bytes + HR_CUT_ALIGNMENT - 1) / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT; /* tables behind */
+    staging->slot_max = bytes / (staging->slot_bytes + TABLE_BYTES);
     if (staging->slot_max == 0)
         staging->slot_max = 1;
     staging->device = device;

@@ -16,7 +16,9 @@
 
 #define DATA_BYTES (64 * HR_PROBE_MIB)
 #define STAGING_BYTES (DATA_BYTES + 2 * HR_PROBE_MIB)
-#define MOVES_A_TURN_MAX 64 /* of the smallest size of to_device */
+/* A turn sends so much, or a copy where that is more: long beside what a fence costs. */
+#define TURN_BYTES (16 * HR_PROBE_MIB)
+#define MOVES_A_TURN_MAX 16 /* of the smallest size of to_device */
 #define PIN_TRIAL_COUNT 3
 #define LINK_SHARES 1     /* for each figure but the last, */
 #define PIPELINE_SHARES 4 /* for page_cache_to_device with each size of pieces */
@@ -135,18 +137,19 @@ static int wait_for_both(void *context, uint32_t worker, struct hr_error *err)
 
 /* ----------------------------------------------------------------------------------------- figures */
 
-/* All data once, in copies of piece_bytes; what the copies read is not written, so both turns send the same. */
+/* Copies of piece_bytes; what they read is not written, so both turns send the same. */
 static int64_t send_step(void *context, uint32_t worker, struct hr_error *err)
 {
     struct link *link = context;
     struct sender *sender = &link->senders[worker];
-    uint32_t turn, count = (uint32_t)(DATA_BYTES / link->piece_bytes);
+    uint64_t bytes = link->piece_bytes > TURN_BYTES ? link->piece_bytes : TURN_BYTES;
+    uint32_t turn, count = (uint32_t)(bytes / link->piece_bytes);
     int code = turn_begin(sender, &turn, err);
     for (uint32_t i = 0; i < count && code == 0; i++)
         code = send_piece(link, worker, turn, i, i * link->piece_bytes, err);
     if (code == 0)
         code = turn_end(sender, turn, err);
-    return code < 0 ? code : (int64_t)DATA_BYTES;
+    return code < 0 ? code : (int64_t)bytes;
 }
 
 static int64_t read_step(void *context, uint32_t worker, struct hr_error *err)

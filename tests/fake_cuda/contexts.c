@@ -183,7 +183,7 @@ static void end_context(struct fake_context *context)
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     int index;
-    CUresult result = enter_device("cuDevicePrimaryCtxRelease", FAKE_RELEASES, device, &index);
+    CUresult result = enter_device("cuDevicePrimaryCtxRelease", FAKE_TAKES_EFFECT, device, &index);
     if (result)
         return result;
     struct fake_context *primary = &fake_contexts[index];
@@ -221,7 +221,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext context)
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
-    CUresult result = fake_enter("cuCtxPopCurrent", FAKE_NEEDS_INIT | FAKE_RELEASES);
+    CUresult result = fake_enter("cuCtxPopCurrent", FAKE_NEEDS_INIT | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     if (!depth)
@@ -265,7 +265,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 
 CUresult cuCtxSynchronize(void)
 {
-    CUresult result = fake_enter("cuCtxSynchronize", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE);
+    CUresult result = fake_enter("cuCtxSynchronize", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     struct fake_context *context = fake_current();
@@ -287,12 +287,18 @@ CUDA_API void fake_cuda_reset(void)
     pthread_mutex_unlock(&fake_lock);
 }
 
+/* A destroyed stream without work is as good as gone, though its thread may not have come to ending yet. */
+static int stream_lives(const struct fake_stream *stream)
+{
+    return stream != stream->object.context->legacy && !(stream->destroyed && !stream->head);
+}
+
 static void count_objects(struct fake_cuda_live *live)
 {
     for (const struct fake_object *object = fake_objects; object; object = object->next) {
         live->event_count += object->kind == FAKE_EVENT;
         live->module_count += object->kind == FAKE_MODULE;
-        live->stream_count += object->kind == FAKE_STREAM && (const void *)object != object->context->legacy;
+        live->stream_count += object->kind == FAKE_STREAM && stream_lives((const struct fake_stream *)object);
     }
 }
 

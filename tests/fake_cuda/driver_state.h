@@ -12,7 +12,7 @@
 #include "fake_cuda.h"
 
 #define FAKE_DEVICE_MAX 8
-#define FAKE_STACK_MAX 64
+#define FAKE_STACK_MAX 16
 
 struct fake_settings {
     long device_count, memory_bytes, version, init_code, mig, confidential, register_limit, pinned_refused, no_kernel,
@@ -104,13 +104,14 @@ extern struct fake_settings fake_settings;
 extern struct fake_context fake_contexts[FAKE_DEVICE_MAX];
 extern struct fake_object *fake_objects;
 extern long fake_thread_count; /* of streams */
+extern long fake_moving_count; /* copies that run at this moment */
 
 /* ---- entry.c: begins and ends each call */
 enum {
     FAKE_NEEDS_INIT = 1,
     FAKE_NEEDS_CONTEXT = 3, /* and init */
     FAKE_UNSAFE = 4,        /* forbidden to threads that are not relaxed while a stream is captured */
-    FAKE_RELEASES = 8,      /* takes effect even when it is said to fail, and with a poisoned context */
+    FAKE_TAKES_EFFECT = 8,  /* takes effect even when it is said to fail, and with a poisoned context */
     FAKE_NOT_COUNTED = 16   /* fails by name only */
 };
 /* With the lock on success; else the code to return, without it. */

@@ -29,12 +29,28 @@ static int is_sticky(int code)
            (code >= 710 && code != 712 && code != 713 && code <= 719);
 }
 
+/* Without a current context all are meant. */
+static void poison(const struct fake_context *context, int code)
+{
+    for (int i = 0; i < FAKE_DEVICE_MAX; i++)
+        if (fake_contexts[i].retain_count && (!context || context == &fake_contexts[i]))
+            fake_contexts[i].poison = code;
+}
+
+static int is_any_poisoned(void)
+{
+    int poisoned = 0;
+    for (int i = 0; i < FAKE_DEVICE_MAX; i++)
+        poisoned |= fake_contexts[i].poison;
+    return poisoned;
+}
+
 static int failure_of(const char *name, unsigned flags)
 {
     struct fake_context *context = fake_current();
     int code = fake_must_fail(name, !(flags & FAKE_NOT_COUNTED));
-    if (is_sticky(code) && context)
-        context->poison = code;
+    if (is_sticky(code))
+        poison(context, code);
     if (code)
         return code;
     if ((flags & FAKE_NEEDS_INIT) && !initialized)
@@ -48,19 +64,28 @@ static int failure_of(const char *name, unsigned flags)
     return context->poison;
 }
 
+/* Whoever hears of a fault may take memory away at once: a GPU has stopped by then, and its pages stay pinned. */
+static void stop_after_fault(void)
+{
+    while (fake_moving_count && is_any_poisoned())
+        pthread_cond_wait(&fake_progress, &fake_lock);
+}
+
 CUresult fake_enter(const char *name, unsigned flags)
 {
     if (owner != getpid())
         return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&fake_lock);
     int code = failure_of(name, flags);
-    int released_anyway = (flags & FAKE_RELEASES) && code != CUDA_ERROR_NOT_INITIALIZED &&
-                          code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    pending_failure = released_anyway ? code : 0;
+    int has_effect = (flags & FAKE_TAKES_EFFECT) && code != CUDA_ERROR_NOT_INITIALIZED &&
+                     code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+                     !(code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code < 910); /* a capture forbids */
+    pending_failure = has_effect ? code : 0;
     if (!code && (flags & FAKE_UNSAFE))
         code = fake_capture_forbids();
-    else if (released_anyway)
+    else if (has_effect)
         code = 0;
+    stop_after_fault();
     if (code)
         pthread_mutex_unlock(&fake_lock);
     return code;
@@ -70,6 +95,7 @@ CUresult fake_leave(CUresult result)
 {
     int failure = pending_failure;
     pending_failure = 0;
+    stop_after_fault();
     pthread_mutex_unlock(&fake_lock);
     return failure ? failure : result;
 }

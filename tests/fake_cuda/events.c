@@ -21,7 +21,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 /* Does not wait: the work goes on. */
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-    CUresult result = fake_enter("cuStreamDestroy", FAKE_NEEDS_CONTEXT | FAKE_RELEASES);
+    CUresult result = fake_enter("cuStreamDestroy", FAKE_NEEDS_CONTEXT | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     if (!fake_object_alive(FAKE_STREAM, stream) || stream->destroyed || stream == stream->object.context->legacy)
@@ -31,9 +31,9 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 }
 
 /* Begins a call that looks at a stream's progress, with the lock. */
-static CUresult enter_progress(const char *name, CUstream handle, struct fake_stream **ret_stream)
+static CUresult enter_progress(const char *name, unsigned flags, CUstream handle, struct fake_stream **ret_stream)
 {
-    CUresult result = fake_enter(name, FAKE_NEEDS_CONTEXT | FAKE_UNSAFE);
+    CUresult result = fake_enter(name, FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | flags);
     if (result)
         return result;
     struct fake_stream *stream = *ret_stream = fake_stream_of(handle);
@@ -48,7 +48,7 @@ static CUresult enter_progress(const char *name, CUstream handle, struct fake_st
 CUresult cuStreamSynchronize(CUstream handle)
 {
     struct fake_stream *stream;
-    CUresult result = enter_progress("cuStreamSynchronize", handle, &stream);
+    CUresult result = enter_progress("cuStreamSynchronize", FAKE_TAKES_EFFECT, handle, &stream);
     if (result)
         return result;
     const struct fake_context *context = stream->object.context;
@@ -59,7 +59,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 CUresult cuStreamQuery(CUstream handle)
 {
     struct fake_stream *stream;
-    CUresult result = enter_progress("cuStreamQuery", handle, &stream);
+    CUresult result = enter_progress("cuStreamQuery", 0, handle, &stream);
     if (result)
         return result;
     if (stream->object.context->poison)
@@ -105,7 +105,7 @@ static CUresult enter_event(const char *name, unsigned flags, CUevent event)
 
 CUresult cuEventDestroy_v2(CUevent event)
 {
-    CUresult result = enter_event("cuEventDestroy", FAKE_RELEASES, event);
+    CUresult result = enter_event("cuEventDestroy", FAKE_TAKES_EFFECT, event);
     if (result)
         return result;
     fake_point_unref(event->point);
@@ -156,7 +156,7 @@ CUresult cuEventQuery(CUevent event)
 
 CUresult cuEventSynchronize(CUevent event)
 {
-    CUresult result = enter_event("cuEventSynchronize", FAKE_UNSAFE, event);
+    CUresult result = enter_event("cuEventSynchronize", FAKE_UNSAFE | FAKE_TAKES_EFFECT, event);
     if (result)
         return result;
     if (event->captured)

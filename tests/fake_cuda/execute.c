@@ -9,6 +9,8 @@
 #include "device/place.h"
 #include "driver_state.h"
 
+long fake_moving_count;
+
 static uint64_t next_random(struct fake_stream *stream)
 {
     stream->random ^= stream->random << 13;
@@ -100,9 +102,13 @@ static void run_piece(struct fake_stream *stream, const struct fake_piece *piece
         source->pin_count++;
     if (target)
         target->pin_count++;
+    fake_moving_count++;
     pthread_mutex_unlock(&fake_lock);
     copy_rows(piece, host_of(target, piece->target), host_of(source, piece->source));
     pthread_mutex_lock(&fake_lock);
+    fake_moving_count--;
+    if (stream->object.context->poison)
+        pthread_cond_broadcast(&fake_progress);
     if (source)
         source->pin_count--;
     if (target)

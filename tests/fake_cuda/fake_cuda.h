@@ -26,7 +26,7 @@
  *   abort=1                see above
  *
  * Failing calls: a failed call has no effect, except that releases (free, destroy, unregister, unload, release, pop)
- * release and say that they failed. Codes that a real driver remembers (700 and its like) poison the current context.
+ * release, and those that synchronize wait, and say that they failed. Codes that a real driver remembers (700 and its like) poison the current context.
  */
 #ifndef TESTS_FAKE_CUDA_H
 #define TESTS_FAKE_CUDA_H

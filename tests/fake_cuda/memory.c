@@ -76,7 +76,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *memory, size_t bytes)
 
 CUresult cuMemFree_v2(CUdeviceptr memory)
 {
-    CUresult result = fake_enter("cuMemFree", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_RELEASES);
+    CUresult result = fake_enter("cuMemFree", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_TAKES_EFFECT);
     if (result || !memory)
         return result ? result : fake_leave(CUDA_SUCCESS);
     if (fake_settings.capture_refusals) {
@@ -164,7 +164,7 @@ static CUresult remove_host_memory(void *memory, enum fake_memory kind, CUresult
 
 CUresult cuMemHostUnregister(void *memory)
 {
-    CUresult result = fake_enter("cuMemHostUnregister", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_RELEASES);
+    CUresult result = fake_enter("cuMemHostUnregister", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     return fake_leave(remove_host_memory(memory, FAKE_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
@@ -193,7 +193,7 @@ CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 
 CUresult cuMemFreeHost(void *memory)
 {
-    CUresult result = fake_enter("cuMemFreeHost", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_RELEASES);
+    CUresult result = fake_enter("cuMemFreeHost", FAKE_NEEDS_CONTEXT | FAKE_UNSAFE | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     return fake_leave(remove_host_memory(memory, FAKE_PINNED, CUDA_ERROR_INVALID_VALUE));

@@ -34,7 +34,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 /* Kernels of it that run or wait are a mistake. */
 CUresult cuModuleUnload(CUmodule module)
 {
-    CUresult result = fake_enter("cuModuleUnload", FAKE_NEEDS_CONTEXT | FAKE_RELEASES);
+    CUresult result = fake_enter("cuModuleUnload", FAKE_NEEDS_CONTEXT | FAKE_TAKES_EFFECT);
     if (result)
         return result;
     if (!fake_object_alive(FAKE_MODULE, module))
