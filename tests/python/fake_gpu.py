@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def on_fake_gpu(settings: str = "", **variables: str):
-    """Makes a test of a function of a path: its body runs in a child that finds the fake driver, with these settings."""
+    """Makes a test of a function of a path: its body runs in a process that finds the fake driver, so set up."""
 
     def decorate(body):
         @functools.wraps(body)
@@ -26,7 +26,8 @@ def on_fake_gpu(settings: str = "", **variables: str):
                 pytest.skip("the fake driver is not built: cmake --build build --target fake_cuda")
             environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
             environment |= {"LD_LIBRARY_PATH": str(folder), "FAKE_CUDA": settings, "PYTHONPATH": str(HERE), **variables}
-            script = f"import pathlib, {body.__module__} as tests; tests.{body.__name__}.body(pathlib.Path({str(path)!r}))"
+            call = f"tests.{body.__name__}.body(pathlib.Path({str(path)!r}))"
+            script = f"import pathlib, {body.__module__} as tests; {call}"
             result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True,
                                     timeout=120, check=False)
             assert result.returncode == 0, f"{result.returncode}\n{result.stdout}{result.stderr}"
@@ -50,7 +51,7 @@ class Live(ctypes.Structure):
 @functools.cache
 def driver() -> ctypes.CDLL:
     library = ctypes.CDLL("libcuda.so.1")
-    library.fake_cuda_calls.restype = ctypes.c_ulong
+    library.fake_cuda_forked_calls.restype = ctypes.c_ulong
     library.fake_cuda_fail_nth.argtypes = [ctypes.c_ulong, ctypes.c_int]
     assert library.cuInit(0) == 0
     return library

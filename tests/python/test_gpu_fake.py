@@ -296,20 +296,20 @@ def test_pinned_memory_is_kept_and_given_back(path):
     assert live().registered_bytes > 0
     headrace.release()  # the job still holds the loader
     assert live().registered_bytes == 0
-    loader = headrace.Loader(staging_bytes=4 << 20, lanes=1)
+    loader = headrace.Loader(staging_bytes=8 << 20, lanes=1)
     headrace.load(path, device=0, loader=loader)
-    assert 0 < live().registered_bytes <= 4 << 20
+    assert 0 < live().registered_bytes <= 8 << 20
     assert loader.trim() > 0 and loader.trim() == 0
     raises(errors.InvalidArgument, "lane", headrace.Loader, device=0, lanes=17)
     raises(errors.InvalidArgument, "staging", headrace.Loader, device=0, staging_bytes=1)
 
 
-@on_fake_gpu(HEADRACE_STAGING_BYTES=str(4 << 20), HEADRACE_LANES="x")
+@on_fake_gpu(HEADRACE_STAGING_BYTES=str(8 << 20), HEADRACE_LANES="x")
 def test_the_environment_sets_defaults(path):
     raises(errors.InvalidArgument, "HEADRACE_LANES", headrace.load, path)
     os.environ["HEADRACE_LANES"] = "1"
     headrace.load(path, device=0)
-    assert 0 < live().registered_bytes <= 4 << 20
+    assert 0 < live().registered_bytes <= 8 << 20
 
 
 @on_fake_gpu()
@@ -389,7 +389,8 @@ def test_a_failing_call_ends_the_load_and_leaves_nothing(path):
         try:
             headrace.load(path, "*.wide", device=0)
         except errors.HeadraceError as error:
-            assert error.kind in ("DeviceError", "OutOfMemory", "DeviceUnavailable") and error.driver_code in (999, None)
+            assert error.kind in ("DeviceError", "OutOfMemory", "DeviceUnavailable")
+            assert error.driver_code in (999, None)
             failed += 1
         fake_gpu.driver().fake_cuda_fail_nth(0, 0)
         wait_until(lambda: live().allocation_bytes == 0)
@@ -407,7 +408,6 @@ def test_after_a_fork_the_child_calls_no_driver(path):
     shared = headrace.load(path, "F32.small", device=0)
     child = os.fork()
     if child == 0:
-        calls = driver.fake_cuda_calls()
         raises(errors.Forked, "fork", job.get, "F32.wide")
         raises(errors.Forked, "fork", headrace.load, path, device=0, loader=loader)
         raises((errors.Forked, errors.DeviceUnavailable), "", headrace.load, path, device=0)
@@ -417,7 +417,7 @@ def test_after_a_fork_the_child_calls_no_driver(path):
         del loaded, capsule, shared, job, loader
         gc.collect()
         small = bytes(headrace.load(path, "F32.small")["F32.small"]) == tensors()["F32.small"][2]
-        os._exit(0 if small and driver.fake_cuda_calls() == calls else 1)
+        os._exit(0 if small and driver.fake_cuda_forked_calls() == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert bytes_on(loaded["F32.small"], 0) == tensors()["F32.small"][2]
     assert len(job.wait()) == len(tensors())
