@@ -30,6 +30,27 @@ static hr_cu_result module_load(struct hr_device *device, const void *image)
     return result;
 }
 
+/*
+ * Once, of nothing: the driver may put off loading the code until then, and loading waits for what the device is doing,
+ * which must not happen in the middle of a load.
+ */
+static hr_cu_result launch_nothing(struct hr_device *device)
+{
+    const struct hr_cuda_driver *driver = device->driver;
+    hr_cu_address table = 0;
+    unsigned count = 0;
+    void *parameters[] = {&table, &count};
+    hr_cu_stream stream;
+    hr_cu_result result = driver->cuStreamCreate(&stream, HR_CU_STREAM_NON_BLOCKING);
+    if (result != HR_CU_SUCCESS)
+        return result;
+    result = driver->cuLaunchKernel(device->kernel_function, 1, 1, 1, HR_PLACE_THREAD_COUNT, 1, 1, 0, stream,
+                                    parameters, NULL);
+    hr_cu_result ended = driver->cuStreamSynchronize(stream);
+    driver->cuStreamDestroy(stream);
+    return result != HR_CU_SUCCESS ? result : ended;
+}
+
 /* In the device's context, under the lock. A driver that is older than the fatbin may still take the PTX. */
 static int kernel_load(struct hr_device *device)
 {
@@ -44,6 +65,8 @@ static int kernel_load(struct hr_device *device)
     hr_cu_result result = module_load(device, image);
     if (result != HR_CU_SUCCESS && image != hr_place_ptx(&size))
         result = module_load(device, hr_place_ptx(&size));
+    if (result == HR_CU_SUCCESS)
+        result = launch_nothing(device);
     if (result == HR_CU_SUCCESS)
         return 1;
     hr_cuda_note(device, result);

@@ -86,6 +86,7 @@ static int open_lanes(struct loader_device *target, uint32_t wanted, struct hr_e
 static int open_device(struct hr_loader *loader, const char *name, uint32_t lane_count, struct hr_error *err)
 {
     struct loader_device *target = &loader->devices[loader->device_count];
+    char detail[1];
     int code = hr_device_open(name, &target->device, err);
     if (code < 0)
         return code;
@@ -93,6 +94,7 @@ static int open_device(struct hr_loader *loader, const char *name, uint32_t lane
     if (hr_device_is_host(target->device))
         return 0;
     loader->remote_devices |= UINT64_C(1) << (loader->device_count - 1);
+    hr_device_kernel(target->device, detail, sizeof detail); /* now, since later it would wait for the device's work */
     return open_lanes(target, lane_count ? lane_count : HR_LANE_COUNT_DEFAULT, err);
 }
 

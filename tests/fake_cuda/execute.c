@@ -150,6 +150,8 @@ static struct fake_piece piece_of(const struct hr_move *move)
 static void run_kernel(struct fake_stream *stream, struct fake_op *op)
 {
     uint64_t table_bytes = op->move_count * sizeof(struct hr_move);
+    if (op->move_count == 0)
+        return; /* the table is not looked at */
     struct fake_piece table = {.source = op->moves, .bytes = table_bytes, .rows = 1, .flags = FAKE_BY_KERNEL};
     const struct fake_range *range = fake_find(op->moves, table_bytes);
     const char *reason = refuse_source(stream, &table, range);
