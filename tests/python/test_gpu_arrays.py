@@ -10,9 +10,9 @@ import headrace
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes three quarters of the device
 
-CUPY = {"BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"}
+IN_CUPY = {"BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"}
 WIDE = {"F64", "I64", "U64"}  # which JAX cuts unless it is told not to
-JAX = (CUPY | {dtype for dtype in reference.DTYPE_BITS if dtype.startswith("F8_")}) - WIDE
+IN_JAX = (IN_CUPY | {dtype for dtype in reference.DTYPE_BITS if dtype.startswith("F8_")}) - WIDE
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def jax():
 
 
 def test_cupy(cupy, path, made):
-    held = CUPY if int(cupy.__version__.partition(".")[0]) >= 14 else CUPY - {"BF16"}
+    held = IN_CUPY if int(cupy.__version__.partition(".")[0]) >= 14 else IN_CUPY - {"BF16"}
     loaded = headrace.load(path, sorted(held), framework="cupy")
     for dtype in held:
         assert isinstance(loaded[dtype], cupy.ndarray) and loaded[dtype].shape == (64, 96)
@@ -95,8 +95,8 @@ def test_the_cuda_array_interface(cupy, path, made):
 
 
 def test_jax(jax, path, made):
-    loaded = headrace.load(path, sorted(JAX), framework="jax", device="cuda:0")
-    for dtype in JAX:
+    loaded = headrace.load(path, sorted(IN_JAX), framework="jax", device="cuda:0")
+    for dtype in IN_JAX:
         array = loaded[dtype]
         assert isinstance(array, jax.Array) and array.devices() == {jax.devices("cuda")[0]}
         assert numpy.asarray(array).tobytes() == made[dtype][2], dtype
