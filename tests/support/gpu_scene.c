@@ -222,3 +222,11 @@ void scene_busy_end(struct scene_busy *busy)
     sem_destroy(&busy->go);
     scene_context_pop();
 }
+
+void scene_run(void **state)
+{
+    const struct scene_body *body = *state;
+    body->begin();
+    body->run(state);
+    body->end();
+}

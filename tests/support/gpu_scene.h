@@ -93,4 +93,15 @@ void scene_busy_end(struct scene_busy *busy);
 void scene_context_push(void);
 void scene_context_pop(void);
 
+/* A test that begins and ends with functions of its file; not by fixtures of cmocka, in which nothing can be skipped. */
+struct scene_body {
+    void (*begin)(void);
+    void (*run)(void **state);
+    void (*end)(void);
+};
+void scene_run(void **state);
+/* clang-format off */
+#define SCENE_TEST(name) {#name, scene_run, NULL, NULL, &(struct scene_body){begin, name, end}}
+/* clang-format on */
+
 #endif
