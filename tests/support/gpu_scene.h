@@ -5,7 +5,6 @@
 #ifndef TESTS_SUPPORT_GPU_SCENE_H
 #define TESTS_SUPPORT_GPU_SCENE_H
 
-#include <semaphore.h>
 #include <stdint.h>
 
 #include "device/device.h"
@@ -79,13 +78,12 @@ void scene_place(struct scene *scene);
 /* Waits for the fence and holds the whole target against the model. */
 void scene_check(struct scene *scene);
 
-/* A stream of the test's own that is busy until it is told to go on. */
+/* A stream of the test's own that is busy until it is told to go on; one at a time. */
 struct scene_busy {
     CUstream stream;
-    sem_t go;
 };
 void scene_busy_start(struct scene_busy *busy, unsigned flags);
-void scene_busy_go(struct scene_busy *busy);
+void scene_busy_go(void);
 /* Goes on if need be, waits, and ends it. */
 void scene_busy_end(struct scene_busy *busy);
 

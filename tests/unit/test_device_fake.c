@@ -88,7 +88,7 @@ static void test_pinned_memory_in_use(void **state)
 {
     (void)state;
     busy_copy();
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_busy_end(&busy);
     assert_int_equal(driver->cuMemHostUnregister(pinned), 0);
     assert_int_equal(driver->cuMemHostUnregister(pinned), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);

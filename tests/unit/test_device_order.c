@@ -60,7 +60,7 @@ static void test_follow(void **state)
         assert_int_equal(hr_fence_poll(scene.fence, &err), 0);
         pause_ms(2);
     }
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_check(&scene);
     assert_int_equal(hr_fence_poll(scene.fence, &err), 1);
     scene_busy_end(&busy);
@@ -77,7 +77,7 @@ static void test_follow_order(void **state)
     assert_ok(hr_lane_follow(scene.lane, busy.stream, &err), err);
     add_moves();
     scene_place(&scene);
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_check(&scene);
     scene_busy_end(&busy);
 }
@@ -97,7 +97,7 @@ static void test_default_stream(void **state)
     scene_place(&scene);
     pause_ms(10);
     assert_int_equal(hr_fence_poll(scene.fence, &err), 0);
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_check(&scene);
     scene_busy_end(&busy);
 }
@@ -109,7 +109,7 @@ static void test_follow_captured(void **state)
     CUgraph graph = NULL;
     (void)state;
     scene_busy_start(&busy, 0);
-    scene_busy_go(&busy);
+    scene_busy_go();
     assert_int_equal(scene_driver()->cuStreamBeginCapture_v2(busy.stream, GLOBAL), 0);
     assert_int_equal(hr_lane_follow(scene.lane, busy.stream, &err), HR_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "captured"));
@@ -152,7 +152,7 @@ static void test_capture_is_not_disturbed(void **state)
     (void)state;
     for (unsigned flags = 0; flags <= NON_BLOCKING; flags++) {
         scene_busy_start(&busy, flags);
-        scene_busy_go(&busy);
+        scene_busy_go();
         assert_int_equal(scene_driver()->cuStreamSynchronize(busy.stream), 0);
         assert_int_equal(scene_driver()->cuStreamBeginCapture_v2(busy.stream, GLOBAL), 0);
         everything_once();
@@ -218,7 +218,7 @@ static void test_free_later_with_pending_work(void **state)
     assert_int_equal(scene_driver()->cuMemsetD8Async((uintptr_t)memory, 1, 1 << 20, busy.stream), 0);
     hr_device_free_later(scene.device, memory, 1 << 20); /* comes back, though the stream is stuck */
     pause_ms(10);
-    scene_busy_go(&busy);
+    scene_busy_go();
     hr_device_reap(scene.device);
     assert_int_equal(scene_driver()->cuStreamSynchronize(busy.stream), 0);
     scene_busy_end(&busy);
