@@ -77,6 +77,7 @@ static struct arguments read_arguments(int argc, char **argv)
 
 static void ruler_round(struct report *report, struct ruler *ruler, size_t round)
 {
+    cuda_settle();
     double cpu = cpu_seconds();
     report->ruler_seconds[round] = ruler_trial(ruler, &report->ruler_setting);
     report->ruler_cpu[round] = cpu_seconds() - cpu;

@@ -7,6 +7,7 @@ safetensors      safetensors.torch.load_file(device=...), file after file
 pool             four threads that slice on the host and then send, as Transformers does
 fastsafetensors  its loader without GPUDirect Storage; left out where the package is missing
 headrace         headrace.open(...).load(framework="pt", device=...)
+headrace-warm-up the same with warm_up=True, which lets the allocator take its memory in one piece first
 
 Each loads in a process of its own that stays, so that none inherits another's memory; they take turns, and the first
 load of each is not counted. "warm": PyTorch's allocator still holds the memory of the load before; "cold": it gave all
@@ -72,17 +73,27 @@ class FastSafetensors:
 
 
 class Headrace:
+    def __init__(self, **options: object) -> None:
+        self.options = options
+
     def __call__(self, files: list[str], device: str) -> dict:
         import headrace
 
         with headrace.open(files) as checkpoint:
-            tensors = checkpoint.load(framework="pt", device=device)
+            tensors = checkpoint.load(framework="pt", device=device, **self.options)
             self.stats = str(checkpoint.last_stats)
         return tensors
 
 
 LOADERS = {"safetensors": lambda: load_safetensors, "pool": lambda: load_pool, "fastsafetensors": FastSafetensors,
-           "headrace": Headrace}
+           "headrace": Headrace, "headrace-warm-up": lambda: Headrace(warm_up=True)}
+
+PACKAGES = ("safetensors", "fastsafetensors", "headrace")
+
+
+def package_of(name: str) -> object:
+    return importlib.util.find_spec("safetensors" if name == "pool" else name.split("-")[0])
+
 
 # -------------------------------------------------------------------------------------- a process of one loader
 
@@ -226,8 +237,7 @@ def per_tensor(device: str, runs: int = 7) -> dict:
 def run(options: argparse.Namespace, files: list[str]) -> dict:
     import torch
 
-    missing = [name for name in options.peers if name in ("fastsafetensors", "headrace")
-               and importlib.util.find_spec(name) is None]
+    missing = [name for name in options.peers if package_of(name) is None]
     peers = [Peer(name, options.folder, options.device) for name in options.peers if name not in missing]
     size = sum(os.path.getsize(path) for path in files)
     digests = {peer.name: peer.load("warm", "digest")["digest"] for peer in peers}
@@ -236,8 +246,8 @@ def run(options: argparse.Namespace, files: list[str]) -> dict:
     rows = [row for allocator in ("warm", "cold") for row in rows_of(peers, allocator, options.rounds, size)]
     for peer in peers:
         peer.close()
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "safetensors", *options.peers)
-                if name != "pool" and name not in missing}
+    versions = {name: importlib.metadata.version(name) for name in ("torch", *PACKAGES)
+                if importlib.util.find_spec(name)}
     result = {"benchmark": "peers", "device": torch.cuda.get_device_name(options.device), "bytes": size,
               "files": len(files), "rounds": options.rounds, "digest": digests.popitem()[1], "missing": missing,
               "versions": versions, "rows": rows}

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "measure.h"
 
@@ -88,6 +89,18 @@ uint64_t cuda_free_bytes(void)
     size_t free, total;
     CUDA(memory_info, &free, &total);
     return free;
+}
+
+uint64_t cuda_settle(void)
+{
+    uint64_t before = cuda_free_bytes();
+    for (int same = 0, tries = 0; same < 4 && tries < 1000; tries++) {
+        usleep(2000);
+        uint64_t now = cuda_free_bytes();
+        same = now == before ? same + 1 : 0;
+        before = now;
+    }
+    return before;
 }
 
 char *cuda_pinned(uint64_t bytes)

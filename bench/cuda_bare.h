@@ -52,6 +52,8 @@ void *cuda_stream(void);
 void *cuda_event(void);
 uint64_t cuda_alloc(uint64_t bytes);
 uint64_t cuda_free_bytes(void);
+/* Waits until nothing is being given back to the device any more. Returns cuda_free_bytes(). */
+uint64_t cuda_settle(void);
 
 /* Touched host memory in huge pages where the system gives them, pinned. */
 char *cuda_pinned(uint64_t bytes);

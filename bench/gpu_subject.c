@@ -114,8 +114,8 @@ static struct hr_load *load_all(struct subject *subject)
 /* Looks at what the load holds, then frees it. */
 static void finish(struct subject *subject, struct hr_load *load)
 {
-    uint64_t free_now = cuda_free_bytes();
-    subject->free_least = free_now < subject->free_least ? free_now : subject->free_least;
+    int64_t used = (int64_t)(subject->free_before - cuda_free_bytes());
+    subject->used_most = used > subject->used_most ? used : subject->used_most;
     subject->stats.size = sizeof subject->stats;
     hr_load_stats(load, &subject->stats);
     double from = now_seconds();
@@ -132,7 +132,7 @@ void subject_begin(struct subject *subject)
     if (subject->memory != MEMORY_ARENA && !subject->target->region)
         subject->target->region = cuda_alloc(subject->target->region_bytes + ROUNDED);
     make_items(subject);
-    subject->free_before = subject->free_least = cuda_free_bytes();
+    subject->free_before = cuda_settle();
     double from = now_seconds();
     struct hr_load *load = load_all(subject);
     subject->first_seconds = now_seconds() - from;
@@ -141,6 +141,7 @@ void subject_begin(struct subject *subject)
 
 double subject_trial(struct subject *subject)
 {
+    subject->free_before = cuda_settle();
     double cpu = cpu_seconds(), from = now_seconds();
     struct hr_load *load = load_all(subject);
     double seconds = now_seconds() - from;
@@ -158,8 +159,7 @@ void subject_end(struct subject *subject)
 
 int64_t subject_device_above(const struct subject *subject)
 {
-    int64_t used = (int64_t)(subject->free_before - subject->free_least);
-    return subject->memory == MEMORY_ARENA ? used - (int64_t)subject->target->bytes : used;
+    return subject->used_most - (subject->memory == MEMORY_ARENA ? (int64_t)subject->target->bytes : 0);
 }
 
 /* -------------------------------------------------------------------------------------------- comparing */
@@ -206,6 +206,7 @@ void subject_verify(struct subject *subject)
     size_t count = hr_checkpoint_count(checkpoint), file_index = SIZE_MAX;
     size_t step = subject->verify_all || count < SAMPLED_ITEMS ? 1 : count / SAMPLED_ITEMS;
     struct verifier verifier = {.fd = -1, .loaded = malloc(SAMPLED_BYTES), .stored = malloc(SAMPLED_BYTES)};
+    subject->free_before = cuda_settle();
     verifier.load = load_all(subject);
     for (size_t i = 0; i < count; i += step) {
         const struct hr_tensor *tensor = hr_checkpoint_at(checkpoint, i);

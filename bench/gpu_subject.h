@@ -35,7 +35,8 @@ struct subject {
     struct hr_loader *loader;
     struct hr_item *items;
     uint64_t region_used;
-    uint64_t free_before, free_least; /* bytes of the device before the loader was made, and with the tensors there */
+    uint64_t free_before; /* bytes of the device before the load */
+    int64_t used_most; /* how many of these were not free with the tensors there; in the first load the loader's too */
 
     size_t trial_count;
     double seconds[TRIALS_MAX], cpu[TRIALS_MAX], ratio[TRIALS_MAX];

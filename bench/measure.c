@@ -57,6 +57,8 @@ size_t parse_list(const char *text, unsigned *values, size_t capacity)
         if (*end == '-') {
             at = end + 1;
             last = strtoul(at, &end, 10);
+            if (end == at)
+                die("not a list of numbers", text);
         }
         for (unsigned long value = first; value <= last; value++) {
             if (count == capacity)

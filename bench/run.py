@@ -72,13 +72,14 @@ def main() -> int:
     result = {"date": datetime.date.today().isoformat(), "machine": machine()}
     for path in options.join:
         result |= json.loads(path.read_text())
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"{options.name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         for name in chosen_sections(options.only, bool(options.join)):
             if can_run(name):
                 result[name] = SECTIONS[name](options, Path(scratch))
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{options.name}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
+                path.write_text(json.dumps(result, indent=2) + "\n")  # what is measured stays, whatever comes next
     print(f"kept in {path}")
     return 0
 

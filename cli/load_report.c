@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "cli_device.h"
 #include "output.h"
 
 static int compare_times(const void *a, const void *b)
@@ -163,7 +163,7 @@ static void gpu_rows(struct table *table, const struct hr_stats *stats)
     table_addf(table, "staging");
     table_addf(table, "%s%s%s", human_bytes(size, stats->staging_bytes), *stats->staging ? ", " : "", stats->staging);
     seconds_row(table, "copy wait", stats->copy_wait_ns, " (all readers)");
-    seconds_row(table, "cpu", stats->cpu_ns, " (all readers)");
+    seconds_row(table, "reader cpu", stats->cpu_ns, " (all readers)");
     bytes_row(table, "window", stats->peak_window_bytes);
     bytes_row(table, "allocated", stats->bytes_allocated);
 }

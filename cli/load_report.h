@@ -9,7 +9,7 @@
 
 #include "predict.h"
 #include "request.h"
-#include "trace.h"
+#include "timeline.h"
 
 /* One load. */
 struct repeat {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "cli_device.h"
 #include "output.h"
 
 int checkpoint_open(const char *const *paths, size_t path_count, const struct open_flags *flags,

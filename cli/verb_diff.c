@@ -7,25 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "cli_device.h"
+#include "diff_report.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
 #include "request.h"
 
-enum side { SIDE_A, SIDE_B, SIDE_COUNT };
-enum verdict { VERDICT_SAME, VERDICT_ONLY_IN_A, VERDICT_ONLY_IN_B, VERDICT_DTYPE, VERDICT_SHAPE, VERDICT_BYTES };
-static const char *const verdict_names[] = {"same", "only_in_a", "only_in_b", "dtype", "shape", "bytes"};
 static const uint64_t window_bytes_default = 1ull << 30;
-
-/* One name. */
-struct pair {
-    const struct hr_tensor *tensors[SIDE_COUNT]; /* NULL where the side lacks it */
-    enum verdict verdict;
-    uint64_t element_index; /* VERDICT_BYTES: the first that differs, row-major */
-    uint64_t different_bytes;
-};
 
 struct comparison {
     struct hr_checkpoint *checkpoints[SIDE_COUNT];
@@ -33,8 +23,7 @@ struct comparison {
     struct hr_device_info device;
     struct read_back read_backs[SIDE_COUNT];
     uint64_t window_bytes;
-    struct pair *pairs;
-    size_t pair_count, different_count;
+    struct differences found;
     struct progress progress;
     struct hr_progress state; /* over all batches */
 };
@@ -56,9 +45,10 @@ static enum verdict compare_headers(const struct hr_tensor *a, const struct hr_t
 static void make_pairs(struct comparison *comparison)
 {
     const struct hr_checkpoint *a = comparison->checkpoints[SIDE_A], *b = comparison->checkpoints[SIDE_B];
-    comparison->pairs = allocate(hr_checkpoint_count(a) + hr_checkpoint_count(b), sizeof *comparison->pairs);
+    comparison->found.pairs =
+        allocate(hr_checkpoint_count(a) + hr_checkpoint_count(b), sizeof *comparison->found.pairs);
     for (size_t i = 0; i < hr_checkpoint_count(a); i++) {
-        struct pair *pair = &comparison->pairs[comparison->pair_count++];
+        struct pair *pair = &comparison->found.pairs[comparison->found.pair_count++];
         pair->tensors[SIDE_A] = hr_checkpoint_at(a, i);
         pair->tensors[SIDE_B] = hr_checkpoint_find(b, pair->tensors[SIDE_A]->name, pair->tensors[SIDE_A]->name_size);
         pair->verdict = compare_headers(pair->tensors[SIDE_A], pair->tensors[SIDE_B]);
@@ -68,7 +58,7 @@ static void make_pairs(struct comparison *comparison)
     for (size_t i = 0; i < hr_checkpoint_count(b); i++) {
         const struct hr_tensor *tensor = hr_checkpoint_at(b, i);
         if (!hr_checkpoint_find(a, tensor->name, tensor->name_size))
-            comparison->pairs[comparison->pair_count++] =
+            comparison->found.pairs[comparison->found.pair_count++] =
                 (struct pair){.tensors[SIDE_B] = tensor, .verdict = VERDICT_ONLY_IN_B};
     }
 }
@@ -139,11 +129,11 @@ static size_t make_items(const struct comparison *comparison, size_t first, size
         items[side] = allocate(end - first, sizeof *items[side]);
         count = 0;
         for (size_t i = first; i < end; i++) {
-            if (comparison->pairs[i].verdict != VERDICT_SAME)
+            if (comparison->found.pairs[i].verdict != VERDICT_SAME)
                 continue;
             const struct hr_tensor *first_tensor = hr_checkpoint_at(comparison->checkpoints[side], 0);
             items[side][count].size = sizeof *items[side];
-            items[side][count++].tensor_index = (size_t)(comparison->pairs[i].tensors[side] - first_tensor);
+            items[side][count++].tensor_index = (size_t)(comparison->found.pairs[i].tensors[side] - first_tensor);
         }
     }
     return count;
@@ -161,7 +151,7 @@ static int compare_pairs(struct comparison *comparison, size_t first, size_t end
 {
     size_t item = 0;
     for (size_t i = first; i < end; i++) {
-        struct pair *pair = &comparison->pairs[i];
+        struct pair *pair = &comparison->found.pairs[i];
         if (pair->verdict != VERDICT_SAME)
             continue;
         int code = compare_loaded(comparison, pair, loads, item++, err);
@@ -201,8 +191,8 @@ static size_t batch_end(const struct comparison *comparison, size_t first)
     uint64_t limit = comparison->window_bytes ? comparison->window_bytes / 2 : UINT64_MAX;
     uint64_t bytes = 0;
     size_t end = first;
-    for (; end < comparison->pair_count; end++) {
-        const struct pair *pair = &comparison->pairs[end];
+    for (; end < comparison->found.pair_count; end++) {
+        const struct pair *pair = &comparison->found.pairs[end];
         bytes += pair->verdict == VERDICT_SAME ? pair->tensors[SIDE_A]->size : 0;
         if (end > first && bytes > limit)
             break;
@@ -214,132 +204,12 @@ static int compare_all(struct comparison *comparison, struct hr_error *err)
 {
     int code = 0;
     progress_init(&comparison->progress);
-    for (size_t first = 0, end; first < comparison->pair_count && code == 0; first = end) {
+    for (size_t first = 0, end; first < comparison->found.pair_count && code == 0; first = end) {
         end = batch_end(comparison, first);
         code = compare_batch(comparison, first, end, err);
     }
     progress_erase(&comparison->progress);
     return code;
-}
-
-/* ---------------------------------------------------------------------------------------------- output */
-
-static const struct hr_tensor *pair_tensor(const struct pair *pair)
-{
-    return pair->tensors[SIDE_A] ? pair->tensors[SIDE_A] : pair->tensors[SIDE_B];
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    const struct hr_tensor *x = pair_tensor(a), *y = pair_tensor(b);
-    int order = memcmp(x->name, y->name, x->name_size < y->name_size ? x->name_size : y->name_size);
-    return order ? order : (x->name_size > y->name_size) - (x->name_size < y->name_size);
-}
-
-/* The element's index in each dimension, outermost first, for free(). */
-static uint64_t *unravel(const struct hr_tensor *tensor, uint64_t element_index)
-{
-    uint64_t *index = allocate(tensor->rank, sizeof *index);
-    for (uint32_t i = tensor->rank; i-- > 0;) {
-        index[i] = element_index % tensor->shape[i];
-        element_index /= tensor->shape[i];
-    }
-    return index;
-}
-
-static void json_side(struct json *json, const char *key, const struct hr_tensor *tensor)
-{
-    if (!tensor) {
-        json_text(json, key, NULL);
-        return;
-    }
-    json_open(json, key, '{');
-    json_text(json, "dtype", hr_dtype_name(tensor->dtype));
-    json_shape(json, "shape", tensor->shape, tensor->rank);
-    json_u64(json, "bytes", tensor->size);
-    json_close(json, '}');
-}
-
-static void json_pair_difference(struct json *json, const struct pair *pair)
-{
-    const struct hr_tensor *tensor = pair_tensor(pair);
-    json_open(json, NULL, '{');
-    json_string(json, "name", tensor->name, tensor->name_size);
-    json_text(json, "difference", verdict_names[pair->verdict]);
-    json_side(json, "a", pair->tensors[SIDE_A]);
-    json_side(json, "b", pair->tensors[SIDE_B]);
-    if (pair->verdict == VERDICT_BYTES) {
-        uint64_t *index = unravel(tensor, pair->element_index);
-        json_u64(json, "element", pair->element_index);
-        json_shape(json, "index", index, tensor->rank);
-        json_u64(json, "different_bytes", pair->different_bytes);
-        free(index);
-    }
-    json_close(json, '}');
-}
-
-static void print_json(const struct comparison *comparison)
-{
-    struct json json = {0};
-    char name[32];
-    json_open(&json, NULL, '{');
-    json_text(&json, "device", device_name(name, &comparison->device));
-    json_bool(&json, "same", comparison->different_count == 0);
-    json_u64(&json, "same_count", comparison->pair_count - comparison->different_count);
-    json_u64(&json, "different_count", comparison->different_count);
-    json_open(&json, "differences", '[');
-    for (size_t i = 0; i < comparison->pair_count; i++)
-        if (comparison->pairs[i].verdict != VERDICT_SAME)
-            json_pair_difference(&json, &comparison->pairs[i]);
-    json_close(&json, ']');
-    json_close(&json, '}');
-    json_end(&json);
-}
-
-static void print_element(const struct pair *pair)
-{
-    const struct hr_tensor *tensor = pair->tensors[SIDE_A];
-    uint64_t *index = unravel(tensor, pair->element_index);
-    char *text = shape_text(index, tensor->rank);
-    printf("bytes differ, first at element %llu %s; %llu of %llu bytes\n", (unsigned long long)pair->element_index,
-           text, (unsigned long long)pair->different_bytes, (unsigned long long)tensor->size);
-    free(text);
-    free(index);
-}
-
-static void print_sides(const char *what, const struct pair *pair)
-{
-    char *shapes[SIDE_COUNT];
-    for (int side = SIDE_A; side < SIDE_COUNT; side++)
-        shapes[side] = shape_text(pair->tensors[side]->shape, pair->tensors[side]->rank);
-    printf("%s: %s %s in A, %s %s in B\n", what, hr_dtype_name(pair->tensors[SIDE_A]->dtype), shapes[SIDE_A],
-           hr_dtype_name(pair->tensors[SIDE_B]->dtype), shapes[SIDE_B]);
-    free(shapes[SIDE_A]);
-    free(shapes[SIDE_B]);
-}
-
-static void print_difference(const struct pair *pair)
-{
-    print_escaped(stdout, pair_tensor(pair)->name, pair_tensor(pair)->name_size);
-    fputs(": ", stdout);
-    if (pair->verdict == VERDICT_BYTES)
-        print_element(pair);
-    else if (pair->verdict == VERDICT_ONLY_IN_A || pair->verdict == VERDICT_ONLY_IN_B)
-        printf("only in %c\n", pair->verdict == VERDICT_ONLY_IN_A ? 'A' : 'B');
-    else
-        print_sides(pair->verdict == VERDICT_DTYPE ? "dtypes differ" : "shapes differ", pair);
-}
-
-static void print_text(const struct comparison *comparison)
-{
-    char text[64], title[192];
-    int is_gpu = comparison->device.type != HR_DEVICE_CPU;
-    for (size_t i = 0; i < comparison->pair_count; i++)
-        if (comparison->pairs[i].verdict != VERDICT_SAME)
-            print_difference(&comparison->pairs[i]);
-    printf("%s the same, %zu different%s%s\n",
-           human_count(text, comparison->pair_count - comparison->different_count, "tensor"),
-           comparison->different_count, is_gpu ? ", on " : "", is_gpu ? device_title(title, &comparison->device) : "");
 }
 
 static int compare_open(struct comparison *comparison, int as_json, struct hr_error *err)
@@ -348,13 +218,11 @@ static int compare_open(struct comparison *comparison, int as_json, struct hr_er
     int code = compare_all(comparison, err);
     if (code < 0)
         return code;
-    qsort(comparison->pairs, comparison->pair_count, sizeof *comparison->pairs, compare_names);
-    for (size_t i = 0; i < comparison->pair_count; i++)
-        comparison->different_count += comparison->pairs[i].verdict != VERDICT_SAME;
+    diff_sort(&comparison->found);
     if (as_json)
-        print_json(comparison);
+        diff_print_json(&comparison->found, &comparison->device);
     else
-        print_text(comparison);
+        diff_print_text(&comparison->found, &comparison->device);
     return 0;
 }
 
@@ -371,8 +239,8 @@ static int diff(const struct request_options *options, const char *const *paths,
     if (code == 0)
         code = compare_open(&comparison, as_json, err);
     if (code == 0)
-        *ret_exit_code = comparison.different_count ? EXIT_NO : EXIT_YES;
-    free(comparison.pairs);
+        *ret_exit_code = comparison.found.different_count ? EXIT_NO : EXIT_YES;
+    free(comparison.found.pairs);
     read_back_release(&comparison.read_backs[SIDE_A]);
     read_back_release(&comparison.read_backs[SIDE_B]);
     hr_checkpoint_close(comparison.checkpoints[SIDE_A]);

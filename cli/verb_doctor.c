@@ -1,15 +1,26 @@
 /*
- * verb_doctor.c: what the library can use here. It answers a question about the machine, so "no" is no failure.
+ * verb_doctor.c: what the library can use here, and which GPUs there are. It answers a question about the machine, so "no" is no failure.
  */
 #include <headrace/headrace.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli_device.h"
 #include "options.h"
 #include "output.h"
 
+/* 1 and the GPU of this ordinal, or 0 past the last one. */
+static int find_gpu(int ordinal, struct hr_device_info *ret_info)
+{
+    char name[32];
+    struct hr_error err;
+    snprintf(name, sizeof name, "cuda:%d", ordinal);
+    return device_find(name, ret_info, &err) == 0;
+}
+
 static void print_json(const struct hr_capability *capabilities, size_t count)
 {
+    struct hr_device_info info;
     struct json json = {0};
     json_open(&json, NULL, '{');
     json_text(&json, "version", hr_version());
@@ -22,6 +33,10 @@ static void print_json(const struct hr_capability *capabilities, size_t count)
         json_close(&json, '}');
     }
     json_close(&json, ']');
+    json_open(&json, "devices", '[');
+    for (int i = 0; find_gpu(i, &info); i++)
+        json_device(&json, NULL, &info);
+    json_close(&json, ']');
     json_close(&json, '}');
     json_end(&json);
 }
@@ -29,11 +44,20 @@ static void print_json(const struct hr_capability *capabilities, size_t count)
 static void print_text(const struct hr_capability *capabilities, size_t count)
 {
     struct table table;
+    struct hr_device_info info;
+    char memory[32];
     table_init(&table, "lll");
     for (size_t i = 0; i < count; i++) {
         table_addf(&table, "%s", capabilities[i].name);
         table_addf(&table, "%s", capabilities[i].usable ? "yes" : "no");
         table_add(&table, escape(capabilities[i].detail, strlen(capabilities[i].detail)));
+    }
+    for (int i = 0; find_gpu(i, &info); i++) {
+        table_addf(&table, "cuda:%d", i);
+        table_addf(&table, "yes");
+        table_addf(&table, "%s, %s, compute capability %u.%u, %u copy engines, %s, %s", info.name,
+                   human_bytes(memory, info.memory_bytes), info.compute_major, info.compute_minor,
+                   info.copy_engine_count, info.pci, info.uuid);
     }
     printf("headrace %s\n", hr_version());
     table_print(&table, stdout);

@@ -12,7 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "device.h"
+#include "cli_device.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"

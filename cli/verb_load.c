@@ -12,7 +12,7 @@
 #include "output.h"
 #include "progress.h"
 #include "request.h"
-#include "trace.h"
+#include "timeline.h"
 
 struct load_options {
     struct request_options request;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "device.h"
+#include "cli_device.h"
 #include "limits_file.h"
 #include "options.h"
 #include "output.h"

@@ -24,7 +24,7 @@ _headrace() {
     elif [[ $before == --route ]]; then
         words='auto pread uring mmap'
     elif [[ $before == --device ]]; then
-        words=cpu
+        words='auto cpu cuda'
     elif [[ $before == --* ]] && _headrace_wants_value "$command" "$verb" "$before"; then
         return
     elif [[ $word == -* ]]; then

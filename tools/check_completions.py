@@ -56,6 +56,10 @@ def check_values(command: Path) -> list[str]:
     problems = problems_of("bash: load --route", bash_offers(command, "load", "--route", ""), routes)
     problems += problems_of("bash: load --threads", bash_offers(command, "load", "--threads", ""), set())
     problems += problems_of("bash: load --route=", bash_offers(command, "load", "--route", "=", "p"), {"pread"})
+    devices = {"auto", "cpu", "cuda"}
+    problems += problems_of("bash: hash --device", bash_offers(command, "hash", "--device", ""), devices)
+    if ":DEVICE:(auto cpu cuda)" not in zsh_offers(command, "hash", "--"):
+        problems.append("zsh: hash --device: lacks its values")
     if ":ROUTE:(auto pread uring mmap)" not in zsh_offers(command, "load", "--"):
         problems.append("zsh: load --route: lacks its values")
     if "README.md" not in bash_offers(command, "ls", "READ"):

@@ -8,7 +8,8 @@ from pathlib import Path
 TERMS = Path("tools/terms.txt")
 # Licences and data are other people's words, and some tests are about wrong ones.
 SKIPPED = re.compile(r"^(?:LICENSE|tools/terms\.txt|tests/conformance/.*|fuzz/corpus/.*|fuzz/dict/.*)$")
-CODE = re.compile(r"^```.*?^```$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->|^    .*?$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->|^    .*?$|^\.(?:Cm|Ql|Pa) .*?$",
+                  re.DOTALL | re.MULTILINE)
 
 
 def patterns() -> tuple[dict[str, str], dict[str, str]]:

@@ -40,18 +40,24 @@ while [[ $# -gt 0 ]]; do
     esac
     shift 2
 done
-out=${out:-$from/results}
+from=$(realpath -m "$from")
+out=$(realpath -m "${out:-$from/results}")
 
 build() {
-    local work=build-gpu-work generator=()
+    local work=build-gpu-work generator=() tests=() source
+    make --no-print-directory .venv/stamp
     command -v ninja >/dev/null && generator=(-G Ninja)
+    for source in tests/unit/test_device*.c tests/unit/test_gpu*.c; do
+        [[ -f $source ]] && tests+=("$(basename "$source" .c)")
+    done
     cmake -S . -B "$work" "${generator[@]}" -DHEADRACE_TESTS=ON -DHEADRACE_BENCH=ON >/dev/null
-    cmake --build "$work" --parallel
+    cmake --build "$work" --parallel --target headrace_cli bench_gpu bench_host bench_header "${tests[@]}" >"$work/log" ||
+        { cat "$work/log" && exit 1; }
+    rm -rf "$from/bin" "$from/lib"
     mkdir -p "$from/bin" "$from/lib" "$from/wheels"
-    find "$work" -maxdepth 1 -type f -perm -u+x \( -name headrace -o -name 'bench_*' -o -name 'test_device*' \
-        -o -name 'test_gpu*' \) -exec cp -t "$from/bin" {} +
+    (cd "$work" && cp headrace bench_gpu bench_host bench_header "${tests[@]}" "$from/bin")
     # of the libraries that these want, the one that a machine without compilers lacks
-    ldd "$from"/bin/test_* 2>/dev/null | awk '/cmocka/ {print $3}' | sort -u | xargs -r cp -L -t "$from/lib"
+    ldd "${tests[@]/#/$from/bin/}" | awk '/cmocka/ {print $3}' | sort -u | xargs -r cp -L -t "$from/lib"
     rm -f "$from"/wheels/headrace-*.whl
     .venv/bin/python -m pip wheel -q --no-deps --no-build-isolation --no-cache-dir --disable-pip-version-check \
         -w "$from/wheels" .
@@ -76,13 +82,14 @@ fetch_wheels() {
 use_wheels() {
     local site wheel
     site=$(mktemp -d)
-    trap 'rm -rf "$site"' EXIT
+    # shellcheck disable=SC2064 # the folder of now
+    trap "rm -rf '$site'" EXIT
     for wheel in "$from"/wheels/*.whl; do
         python3 -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --no-cache-dir \
             --upgrade --target "$site" "$wheel" || echo "gpu.sh: $wheel does not suit this machine" >&2
     done
-    export PYTHONPATH=$site HEADRACE_BIN=$PWD/$from/bin/headrace LD_LIBRARY_PATH=$from/lib:${LD_LIBRARY_PATH-}
-    [[ $from == /* ]] && HEADRACE_BIN=$from/bin/headrace
+    export PYTHONPATH=$site HEADRACE_BIN=$from/bin/headrace
+    export LD_LIBRARY_PATH=$from/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     mkdir -p "$out"
     chmod +x "$from"/bin/*
 }

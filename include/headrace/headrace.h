@@ -290,8 +290,9 @@ struct hr_device_info {
 /*
  * Describes a device by its name: "cpu", "cuda" (the first one), "cuda:N", a PCI address ("0000:1b:00.0"), a UUID
  * ("GPU-..."), or "auto": the first GPU that is usable here, else "cpu". N counts what CUDA_VISIBLE_DEVICES leaves.
- * Makes no context and leaves no trace on the device. HR_EDEVICE_UNAVAILABLE says why. Thread-safe; the first call may
- * take a second while the driver starts.
+ * Makes no context and leaves no trace on the device. HR_EDEVICE_UNAVAILABLE says why it cannot be had,
+ * HR_EINVALID_ARGUMENT that this is no name of a device, HR_EFORKED that the driver was started before a fork.
+ * Thread-safe; the first call may take a second while the driver starts.
  */
 HR_API int hr_device_find(const char *name, struct hr_device_info *ret_info, struct hr_error *err);
 

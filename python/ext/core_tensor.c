@@ -107,7 +107,7 @@ static int set_geometry(struct tensor_object *self, const struct hr_view *view)
     return 0;
 }
 
-/* What DLPack cannot describe (F4 with an odd last dimension) the library does not hand out: it is copied. */
+/* What DLPack cannot describe (F4 with an odd last dimension) the library does not hand out: on the host it is copied. */
 static int copy_memory(const struct hr_view *view, struct core_memory *memory)
 {
     memory->copy = aligned_alloc(TENSOR_ALIGNMENT, (view->bytes / TENSOR_ALIGNMENT + 1) * TENSOR_ALIGNMENT);
@@ -129,7 +129,8 @@ static struct core_memory *memory_new(struct core_state *state, struct hr_load *
     atomic_init(&memory->reference_count, 1);
     int code = hr_load_take(load, item_index, 1, &managed, &err);
     memory->managed = managed;
-    if (code == 0 || (code == HR_EUNSUPPORTED && view->device_type == HR_DEVICE_CPU && copy_memory(view, memory) == 0))
+    int on_host = view->device_type == HR_DEVICE_CPU;
+    if (code == 0 || (code == HR_EUNSUPPORTED && (on_host ? copy_memory(view, memory) == 0 : view->bytes == 0)))
         return memory;
     free(memory);
     core_raise(state, &err);
@@ -436,7 +437,7 @@ static PyObject *tensor_cuda_interface(PyObject *object, void *Py_UNUSED(closure
         return NULL;
     }
     uint32_t bytes = hr_dtype_bits(self->dtype) / 8;
-    char typestr[8];
+    char typestr[16];
     snprintf(typestr, sizeof typestr, "%c%c%u", bytes > 1 ? '<' : '|', kinds[dtype_traits[self->dtype].code],
              (unsigned)bytes);
     return Py_BuildValue("{sN ss s(NO) sO sO si}", "shape", tensor_shape(object, NULL), "typestr", typestr, "data",

@@ -35,13 +35,13 @@
  * The same grid where chunks go to GPUs, through slots of pinned memory of this size. Copies of 2 MiB keep the link busy,
  * and a ring of few of them stays in the processor's cache between the reader and the copy engine.
  */
-#define HR_CHUNK_BYTES_REMOTE (2u << 20)
+#define HR_CHUNK_BYTES_REMOTE (4u << 20)
 #define HR_CHUNK_BYTES_REMOTE_MAX (64u << 20)
 /* Slots of the ring by default, and the most pinned memory unless the caller asks for more. */
-#define HR_STAGING_SLOTS_DEFAULT 48
+#define HR_STAGING_SLOTS_DEFAULT 32
 #define HR_STAGING_BYTES_MAX (256u << 20)
 /* Chunks that a reader keeps between its reads and the copy engine. */
-#define HR_STAGING_DEPTH 3
+#define HR_STAGING_DEPTH 2
 /* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
 #define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
 /* Streams of a device: two for each copy engine that works towards it keep it busy between two copies. */

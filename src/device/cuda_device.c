@@ -192,6 +192,16 @@ void hr_cuda_ref(struct hr_device *device)
     pthread_mutex_unlock(&open_lock);
 }
 
+int hr_cuda_unref_unless_last(struct hr_device *device)
+{
+    pthread_mutex_lock(&open_lock);
+    int is_last = device->reference_count == 1;
+    if (!is_last)
+        device->reference_count--;
+    pthread_mutex_unlock(&open_lock);
+    return !is_last;
+}
+
 void hr_cuda_unref(struct hr_device *device)
 {
     pthread_mutex_lock(&open_lock);

@@ -20,7 +20,7 @@ struct hr_reaped {
 
 struct hr_reaper {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* by CLOCK_MONOTONIC; the list got empty, or nothing is being freed any more */
+    pthread_cond_t changed; /* by CLOCK_MONOTONIC; a thread has freed something, or the reaper's own has ended */
     struct hr_reaped *list;
     unsigned freeing_count; /* threads that are freeing what they took from the list */
     int has_thread;         /* it holds a reference to the device */
@@ -60,6 +60,8 @@ int hr_cuda_describe(const struct hr_cuda_driver *driver, int ordinal, struct hr
 int hr_cuda_open(const struct hr_device *described, struct hr_device **ret_device, struct hr_error *err);
 void hr_cuda_ref(struct hr_device *device);
 void hr_cuda_unref(struct hr_device *device);
+/* Does nothing and returns 0 when this is the only reference. */
+int hr_cuda_unref_unless_last(struct hr_device *device);
 
 /* What the thread was like before hr_cuda_enter(). */
 struct hr_cuda_scope {

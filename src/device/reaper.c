@@ -4,7 +4,8 @@
  *
  * Invariants: what is on the list is freed exactly once, by whoever takes it off. The thread holds a reference to the
  * device and ends when the list is empty; without a thread (it could not be started) the list waits for the next one,
- * for a drain, or for the device's end. The lock is never held across a driver call.
+ * for a drain, or for the device's end. The lock is never held across a driver call. After a drain no thread of the
+ * reaper runs any more, unless it got new work.
  */
 #include <pthread.h>
 #include <time.h>
@@ -77,14 +78,19 @@ static void free_list(struct hr_device *device)
     }
 }
 
+/* The reference goes under the lock, so that whoever drains and lets go afterwards is the last. */
 static void *reaper_main(void *argument)
 {
     struct hr_device *device = argument;
-    pthread_mutex_lock(&device->reaper.lock);
+    struct hr_reaper *reaper = &device->reaper;
+    pthread_mutex_lock(&reaper->lock);
     free_list(device);
-    device->reaper.has_thread = 0;
-    pthread_mutex_unlock(&device->reaper.lock);
-    hr_device_unref(device);
+    int is_last = !hr_cuda_unref_unless_last(device);
+    reaper->has_thread = 0;
+    pthread_cond_broadcast(&reaper->changed);
+    pthread_mutex_unlock(&reaper->lock); /* if it is not the last, the device may be gone from here on */
+    if (is_last)
+        hr_cuda_unref(device);
     return NULL;
 }
 
@@ -93,7 +99,7 @@ void hr_reaper_drain(struct hr_device *device)
     struct hr_reaper *reaper = &device->reaper;
     pthread_mutex_lock(&reaper->lock);
     free_list(device);
-    while (reaper->freeing_count)
+    while (reaper->freeing_count || reaper->has_thread)
         pthread_cond_wait(&reaper->changed, &reaper->lock);
     pthread_mutex_unlock(&reaper->lock);
 }
@@ -123,6 +129,7 @@ void hr_reaper_add(struct hr_device *device, void *memory, uint64_t bytes)
     }
     pthread_mutex_lock(&reaper->lock);
     reaper->has_thread = 0;
+    pthread_cond_broadcast(&reaper->changed);
     pthread_mutex_unlock(&reaper->lock);
     hr_device_unref(device);
 }

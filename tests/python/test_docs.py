@@ -92,7 +92,8 @@ def environment(folder, root, build) -> dict[str, str]:
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
     path = f"{bin_folder}:{build}:{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "ROOT": str(root), "BUILD": str(build), "LC_ALL": "C.UTF-8"}
+    return os.environ | {"PATH": path, "ROOT": str(root), "BUILD": str(build), "LC_ALL": "C.UTF-8",
+                         "XDG_CACHE_HOME": str(folder / ".cache"), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def commands_of(block: str) -> list[tuple[str, str | None]]:

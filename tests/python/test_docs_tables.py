@@ -8,10 +8,10 @@ import re
 import pytest
 
 COLUMNS = ["what", "c", "command", "python", "environment", "default"]
-VERBS = ["check", "diff", "doctor", "hash", "load", "ls", "plan"]
+VERBS = ["check", "diff", "doctor", "hash", "load", "ls", "plan", "probe"]
 # Members that are no options, and options that say what is asked for, not how it is done.
 NOT_MEMBERS = {"size", "reserved", "reserved_tail"}
-NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--repeat"}
+NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--repeat", "--budget", "--no-save"}
 NOT_ARGUMENTS = {"self", "names", "slices", "dtype", "into", "loader", "source", "revision"}
 MEMBER = re.compile(r"(\w+)(?:\)\([^)]*\))?;")
 

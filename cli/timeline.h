@@ -1,9 +1,9 @@
 /*
- * trace.h: the spans of a load as a file in Chrome's trace format, which Perfetto and chrome://tracing show. Spans are
+ * timeline.h: the spans of a load as a file in Chrome's trace format, which Perfetto and chrome://tracing show. Spans are
  * kept in memory until the load has ended. Threads may add at once.
  */
-#ifndef CLI_TRACE_H
-#define CLI_TRACE_H
+#ifndef CLI_TIMELINE_H
+#define CLI_TIMELINE_H
 
 #include <headrace/headrace.h>
 #include <pthread.h>

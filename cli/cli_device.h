@@ -1,8 +1,8 @@
 /*
- * device.h: the device that --device names, and how the bytes of an item come back from it.
+ * cli_device.h: the device that --device names, and how the bytes of an item come back from it.
  */
-#ifndef CLI_DEVICE_H
-#define CLI_DEVICE_H
+#ifndef CLI_CLI_DEVICE_H
+#define CLI_CLI_DEVICE_H
 
 #include <headrace/headrace.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /*
- * device.c: names of devices, and reading back. Which devices there are the library knows.
+ * cli_device.c: names of devices, and reading back. Which devices there are the library knows.
  */
-#include "device.h"
+#include "cli_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

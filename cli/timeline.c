@@ -1,8 +1,8 @@
 /*
- * trace.c: collects spans and writes them. A process of the format is a reader; its threads are rows, since what a
+ * timeline.c: collects spans and writes them. A process of the format is a reader; its threads are rows, since what a
  * reader has in flight overlaps, and spans of a row must not.
  */
-#include "trace.h"
+#include "timeline.h"
 
 #include <errno.h>
 #include <stdlib.h>
