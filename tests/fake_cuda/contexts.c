@@ -10,6 +10,7 @@ struct fake_context fake_contexts[FAKE_DEVICE_MAX];
 
 static _Thread_local struct fake_context *stack[FAKE_STACK_MAX];
 static _Thread_local int depth;
+static long abandoned_count;
 
 struct fake_context *fake_current(void)
 {
@@ -170,6 +171,33 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return fake_leave(CUDA_SUCCESS);
 }
 
+/* A destroyed stream without work is as good as gone, though its thread may not have come to ending yet. */
+static int stream_lives(const struct fake_stream *stream)
+{
+    return stream != stream->object.context->legacy && !(stream->destroyed && !stream->head);
+}
+
+static void count_objects(const struct fake_context *context, struct fake_cuda_live *live)
+{
+    for (const struct fake_object *object = fake_objects; object; object = object->next) {
+        if (context && object->context != context)
+            continue;
+        live->event_count += object->kind == FAKE_EVENT;
+        live->module_count += object->kind == FAKE_MODULE;
+        live->stream_count += object->kind == FAKE_STREAM && stream_lives((const struct fake_stream *)object);
+    }
+}
+
+static void count_abandoned(const struct fake_context *context)
+{
+    struct fake_cuda_live live = {0};
+    count_objects(context, &live);
+    fake_ranges_count(context, &live);
+    if (!context->poison)
+        abandoned_count += live.event_count + live.module_count + live.stream_count + live.allocation_count +
+                           live.pinned_count + (live.registered_bytes > 0);
+}
+
 /* With a context all that was made in it goes. */
 static void end_context(struct fake_context *context)
 {
@@ -189,10 +217,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     struct fake_context *primary = &fake_contexts[index];
     if (!primary->retain_count)
         return fake_leave(CUDA_ERROR_INVALID_CONTEXT);
-    if (primary->retain_count == 1)
+    if (primary->retain_count == 1) {
+        count_abandoned(primary);
         end_context(primary);
-    else
+    } else {
         primary->retain_count--;
+    }
     return fake_leave(CUDA_SUCCESS);
 }
 
@@ -283,33 +313,20 @@ CUDA_API void fake_cuda_reset(void)
     while (fake_thread_count)
         pthread_cond_wait(&fake_progress, &fake_lock);
     depth = 0;
+    abandoned_count = 0;
     fake_settings_reset();
     pthread_mutex_unlock(&fake_lock);
-}
-
-/* A destroyed stream without work is as good as gone, though its thread may not have come to ending yet. */
-static int stream_lives(const struct fake_stream *stream)
-{
-    return stream != stream->object.context->legacy && !(stream->destroyed && !stream->head);
-}
-
-static void count_objects(struct fake_cuda_live *live)
-{
-    for (const struct fake_object *object = fake_objects; object; object = object->next) {
-        live->event_count += object->kind == FAKE_EVENT;
-        live->module_count += object->kind == FAKE_MODULE;
-        live->stream_count += object->kind == FAKE_STREAM && stream_lives((const struct fake_stream *)object);
-    }
 }
 
 CUDA_API void fake_cuda_live(struct fake_cuda_live *ret_live)
 {
     struct fake_cuda_live live = {.context_depth = depth};
     pthread_mutex_lock(&fake_lock);
+    live.abandoned_count = abandoned_count;
     for (int i = 0; i < FAKE_DEVICE_MAX; i++)
         live.retain_count += fake_contexts[i].retain_count;
-    count_objects(&live);
-    fake_ranges_count(&live);
+    count_objects(NULL, &live);
+    fake_ranges_count(NULL, &live);
     pthread_mutex_unlock(&fake_lock);
     *ret_live = live;
 }

@@ -17,7 +17,9 @@ static int is_device(uint64_t address, uint64_t bytes)
 static int is_host(uint64_t address, uint64_t bytes)
 {
     const struct fake_range *range = fake_find(address, bytes);
-    return !range || range->memory == FAKE_REGISTERED || range->memory == FAKE_PINNED;
+    if (!range) /* pageable, but not in part */
+        return !fake_overlaps(address, bytes);
+    return range->memory == FAKE_REGISTERED || range->memory == FAKE_PINNED;
 }
 
 static uint64_t span_of(const struct fake_piece *piece, int64_t pitch)
@@ -203,7 +205,8 @@ static CUresult batch(const CUdeviceptr *targets, const CUdeviceptr *sources, co
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++) {
         op->pieces[i] = (struct fake_piece){.target = targets[i], .source = sources[i], .bytes = sizes[i], .rows = 1};
-        if (sizes[i] && is_device(targets[i], sizes[i]))
+        if (sizes[i] && is_device(targets[i], sizes[i]) &&
+            (is_host(sources[i], sizes[i]) || is_device(sources[i], sizes[i])))
             continue;
         *ret_failed = i;
         fake_op_free(op);

@@ -144,7 +144,8 @@ void fake_range_remove(uint64_t begin);
 /* Address space that nobody can touch, at `*ret_begin`. 0 on failure. */
 int fake_reserve(struct fake_range *range, uint64_t bytes);
 void fake_ranges_drop(struct fake_context *context); /* all of a context */
-void fake_ranges_count(struct fake_cuda_live *live);
+/* Adds those of a context; NULL: of all. */
+void fake_ranges_count(const struct fake_context *context, struct fake_cuda_live *live);
 
 /* ---- streams.c; locked */
 void *fake_object_new(enum fake_kind kind, size_t bytes);

@@ -40,6 +40,7 @@ struct fake_cuda_live {
     long stream_count, event_count, module_count;
     long retain_count;
     long context_depth;
+    long abandoned_count; /* what contexts without a fault took with them when they ended, since the last reset */
 };
 
 /* Adds settings to those in force; 0, or -1 for what it does not know. */

@@ -117,7 +117,7 @@ static CUresult add_host_memory(struct fake_range *range)
 static CUresult may_register(size_t bytes)
 {
     struct fake_cuda_live live = {0};
-    fake_ranges_count(&live);
+    fake_ranges_count(NULL, &live);
     if (fake_settings.confidential)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!fake_settings.register_limit)

@@ -136,10 +136,12 @@ void fake_ranges_drop(struct fake_context *context)
     }
 }
 
-void fake_ranges_count(struct fake_cuda_live *live)
+void fake_ranges_count(const struct fake_context *context, struct fake_cuda_live *live)
 {
     for (size_t i = 0; i < range_count; i++) {
         const struct fake_range *range = ranges[i];
+        if (context && range->context != context)
+            continue;
         live->allocation_count += range->memory == FAKE_DEVICE_MEMORY;
         live->allocation_bytes += range->memory == FAKE_DEVICE_MEMORY ? (long)range->bytes : 0;
         live->registered_bytes += range->memory == FAKE_REGISTERED ? (long)range->bytes : 0;

@@ -5,7 +5,6 @@
 #ifndef TESTS_SUPPORT_GPU_SCENE_H
 #define TESTS_SUPPORT_GPU_SCENE_H
 
-#include <semaphore.h>
 #include <stdint.h>
 
 #include "device/device.h"
@@ -79,18 +78,28 @@ void scene_place(struct scene *scene);
 /* Waits for the fence and holds the whole target against the model. */
 void scene_check(struct scene *scene);
 
-/* A stream of the test's own that is busy until it is told to go on. */
+/* A stream of the test's own that is busy until it is told to go on; one at a time. */
 struct scene_busy {
     CUstream stream;
-    sem_t go;
 };
 void scene_busy_start(struct scene_busy *busy, unsigned flags);
-void scene_busy_go(struct scene_busy *busy);
+void scene_busy_go(void);
 /* Goes on if need be, waits, and ends it. */
 void scene_busy_end(struct scene_busy *busy);
 
 /* The primary context becomes current on this thread, and is retained, until the pop. */
 void scene_context_push(void);
 void scene_context_pop(void);
+
+/* A test that begins and ends with functions of its file; not by fixtures of cmocka, in which nothing can be skipped. */
+struct scene_body {
+    void (*begin)(void);
+    void (*run)(void **state);
+    void (*end)(void);
+};
+void scene_run(void **state);
+/* clang-format off */
+#define SCENE_TEST(name) {#name, scene_run, NULL, NULL, &(struct scene_body){begin, name, end}}
+/* clang-format on */
 
 #endif

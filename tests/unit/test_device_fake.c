@@ -24,9 +24,8 @@ static CUdeviceptr memory;
 static CUstream stream;
 static unsigned char *pinned;
 
-static int setup(void **state)
+static void begin(void)
 {
-    (void)state;
     scene_need_fake("");
     driver = scene_driver();
     scene_context_push();
@@ -36,16 +35,13 @@ static int setup(void **state)
     assert_int_equal(driver->cuMemHostRegister_v2(pinned, BYTES, CU_HOST_DEVICEMAP), 0);
     assert_int_equal(driver->cuMemAlloc_v2(&memory, BYTES), 0);
     assert_int_equal(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), 0);
-    return 0;
 }
 
 /* Whatever state the context is in. */
-static int teardown(void **state)
+static void end(void)
 {
-    (void)state;
     scene_fake()->reset();
     free(pinned);
-    return 0;
 }
 
 static struct scene_busy busy;
@@ -92,7 +88,7 @@ static void test_pinned_memory_in_use(void **state)
 {
     (void)state;
     busy_copy();
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_busy_end(&busy);
     assert_int_equal(driver->cuMemHostUnregister(pinned), 0);
     assert_int_equal(driver->cuMemHostUnregister(pinned), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
@@ -179,15 +175,14 @@ static void test_failures(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_sources_are_read_late),
-        TEST(test_host_cannot_touch_device_memory),
-        TEST(test_pinned_memory_in_use),
-        TEST(test_bounds),
-        TEST(test_contexts_and_handles),
-        TEST(test_captures),
-        TEST(test_failures),
+        SCENE_TEST(test_sources_are_read_late),
+        SCENE_TEST(test_host_cannot_touch_device_memory),
+        SCENE_TEST(test_pinned_memory_in_use),
+        SCENE_TEST(test_bounds),
+        SCENE_TEST(test_contexts_and_handles),
+        SCENE_TEST(test_captures),
+        SCENE_TEST(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * test_device_order.c: what waits for what: fences, lanes beside each other, streams of the caller, memory that is
+ * test_device_order.c: what waits for what: fences, streams of the caller, memory that is
  * given back while work is pending, and captures, which nothing may disturb. The caller's thread is as it was.
  */
 #include <setjmp.h>
@@ -21,21 +21,17 @@
 
 static struct scene scene;
 
-static int setup(void **state)
+static void begin(void)
 {
-    (void)state;
     if (scene_fake())
         scene_fake()->reset();
     scene_open(&scene);
-    return 0;
 }
 
-static int teardown(void **state)
+static void end(void)
 {
-    (void)state;
     scene_close(&scene);
     scene_assert_nothing_live();
-    return 0;
 }
 
 static void pause_ms(long ms)
@@ -64,7 +60,7 @@ static void test_follow(void **state)
         assert_int_equal(hr_fence_poll(scene.fence, &err), 0);
         pause_ms(2);
     }
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_check(&scene);
     assert_int_equal(hr_fence_poll(scene.fence, &err), 1);
     scene_busy_end(&busy);
@@ -81,7 +77,7 @@ static void test_follow_order(void **state)
     assert_ok(hr_lane_follow(scene.lane, busy.stream, &err), err);
     add_moves();
     scene_place(&scene);
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_check(&scene);
     scene_busy_end(&busy);
 }
@@ -101,7 +97,7 @@ static void test_default_stream(void **state)
     scene_place(&scene);
     pause_ms(10);
     assert_int_equal(hr_fence_poll(scene.fence, &err), 0);
-    scene_busy_go(&busy);
+    scene_busy_go();
     scene_check(&scene);
     scene_busy_end(&busy);
 }
@@ -113,7 +109,7 @@ static void test_follow_captured(void **state)
     CUgraph graph = NULL;
     (void)state;
     scene_busy_start(&busy, 0);
-    scene_busy_go(&busy);
+    scene_busy_go();
     assert_int_equal(scene_driver()->cuStreamBeginCapture_v2(busy.stream, GLOBAL), 0);
     assert_int_equal(hr_lane_follow(scene.lane, busy.stream, &err), HR_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "captured"));
@@ -156,7 +152,7 @@ static void test_capture_is_not_disturbed(void **state)
     (void)state;
     for (unsigned flags = 0; flags <= NON_BLOCKING; flags++) {
         scene_busy_start(&busy, flags);
-        scene_busy_go(&busy);
+        scene_busy_go();
         assert_int_equal(scene_driver()->cuStreamSynchronize(busy.stream), 0);
         assert_int_equal(scene_driver()->cuStreamBeginCapture_v2(busy.stream, GLOBAL), 0);
         everything_once();
@@ -222,7 +218,7 @@ static void test_free_later_with_pending_work(void **state)
     assert_int_equal(scene_driver()->cuMemsetD8Async((uintptr_t)memory, 1, 1 << 20, busy.stream), 0);
     hr_device_free_later(scene.device, memory, 1 << 20); /* comes back, though the stream is stuck */
     pause_ms(10);
-    scene_busy_go(&busy);
+    scene_busy_go();
     hr_device_reap(scene.device);
     assert_int_equal(scene_driver()->cuStreamSynchronize(busy.stream), 0);
     scene_busy_end(&busy);
@@ -302,88 +298,20 @@ static void test_last_reference(void **state)
     hr_device_unref(device);
 }
 
-/* ------------------------------------------------------------------------------------------- lanes */
-
-#define LANE_BYTES 300000u
-struct lane_work {
-    size_t index;
-    char *target;
-    const char *failure;
-};
-
-/* Places the same bytes again and again, from its own part of the staging block to its own memory. */
-static void *lane_main(void *argument)
-{
-    struct lane_work *work = argument;
-    struct hr_lane *lane = NULL;
-    struct hr_fence *fence = NULL;
-    struct hr_place_counts counts = {0};
-    struct hr_move *table = scene.moves + work->index * 100;
-    work->failure = "opening";
-    if (hr_lane_open(scene.device, &lane, NULL) || hr_fence_new(scene.device, &fence, NULL))
-        return NULL;
-    work->failure = "placing";
-    for (int round = 0; round < 10; round++) {
-        unsigned char *source = scene.source + work->index * 30000;
-        memset(source, (int)work->index * 16 + round, 30000);
-        for (size_t i = 0; i < 100; i++)
-            table[i] = (struct hr_move){(uintptr_t)source + i * 2, (uintptr_t)work->target + i * 3000, 2900, 1, 0, 0};
-        if (hr_lane_place(lane, &scene.block, table, 100, &counts, NULL) || hr_fence_put(fence, lane, NULL) ||
-            hr_fence_wait(fence, NULL) || hr_fence_poll(fence, NULL) != 1)
-            return NULL;
-    }
-    hr_fence_free(fence);
-    hr_lane_close(lane);
-    work->failure = NULL;
-    return NULL;
-}
-
-static void check_lane(const struct lane_work *work)
-{
-    static unsigned char found[LANE_BYTES];
-    struct hr_error err = {0};
-    assert_null(work->failure);
-    assert_ok(hr_device_read(scene.device, found, work->target, LANE_BYTES, &err), err);
-    for (size_t i = 0; i < LANE_BYTES; i++)
-        if (i % 3000 < 2900 && found[i] != work->index * 16 + 9)
-            fail_msg("lane %zu: byte %zu is %#x", work->index, i, found[i]);
-}
-
-static void test_lanes_beside_each_other(void **state)
-{
-    struct lane_work works[THREAD_COUNT];
-    pthread_t threads[THREAD_COUNT];
-    struct hr_error err = {0};
-    (void)state;
-    for (size_t i = 0; i < THREAD_COUNT; i++) {
-        works[i] = (struct lane_work){.index = i};
-        assert_ok(hr_device_alloc(scene.device, LANE_BYTES, (void **)&works[i].target, &err), err);
-        assert_int_equal(pthread_create(&threads[i], NULL, lane_main, &works[i]), 0);
-    }
-    for (size_t i = 0; i < THREAD_COUNT; i++)
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
-    for (size_t i = 0; i < THREAD_COUNT; i++) {
-        check_lane(&works[i]);
-        hr_device_free(scene.device, works[i].target, LANE_BYTES);
-    }
-}
-
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_follow),
-        TEST(test_follow_order),
-        TEST(test_default_stream),
-        TEST(test_follow_captured),
-        TEST(test_capture_is_not_disturbed),
-        TEST(test_thread_is_as_it_was),
-        TEST(test_other_context),
-        TEST(test_free_later_with_pending_work),
-        TEST(test_free_later_from_many_threads),
-        TEST(test_free_later_while_captured),
-        TEST(test_last_reference),
-        TEST(test_lanes_beside_each_other),
+        SCENE_TEST(test_follow),
+        SCENE_TEST(test_follow_order),
+        SCENE_TEST(test_default_stream),
+        SCENE_TEST(test_follow_captured),
+        SCENE_TEST(test_capture_is_not_disturbed),
+        SCENE_TEST(test_thread_is_as_it_was),
+        SCENE_TEST(test_other_context),
+        SCENE_TEST(test_free_later_with_pending_work),
+        SCENE_TEST(test_free_later_from_many_threads),
+        SCENE_TEST(test_free_later_while_captured),
+        SCENE_TEST(test_last_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
