@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "io/io.h"
+#include "io/residency.h"
 
 #define DETAIL(entry, ...) snprintf((entry)->detail, sizeof(entry)->detail, __VA_ARGS__)
 #define MIB (UINT64_C(1) << 20)
@@ -38,7 +39,7 @@ static void probe_mmap(struct hr_capability *entry)
 /* A descriptor that cannot exist: a kernel that has the call says EBADF, and no file is needed. */
 static void probe_cachestat(struct hr_capability *entry)
 {
-    int64_t answer = hr_residency(-1, 0, 1);
+    int64_t answer = hr_residency_exact(-1, 0, 1);
     entry->usable = answer == -EBADF;
     if (entry->usable)
         DETAIL(entry, "tells what the page cache holds; recent kernels refuse it (EPERM) for files that this user "

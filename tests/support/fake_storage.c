@@ -90,7 +90,7 @@ static size_t shortened(size_t size)
     return size > 1 && happens(options.short_percent) ? 1 + next_random() % (size - 1) : size;
 }
 
-static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags)
 {
     struct iovec cut[HR_IOV_MAX];
     size_t size = vectors_size(vectors, vector_count);
@@ -106,7 +106,7 @@ static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count
             cut[count].iov_len = left;
         left -= cut[count].iov_len;
     }
-    return below->preadv(fd, cut, count, offset);
+    return below->preadv(fd, cut, count, offset, flags);
 }
 
 static int fake_ring_submit(struct io_uring *ring)

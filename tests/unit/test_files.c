@@ -75,8 +75,9 @@ static void files_drop(struct hr_files *files)
 static int acquire(struct hr_files *files, size_t file_index)
 {
     struct hr_error err = {0};
+    uint32_t mode = HR_READ_BUFFERED;
     int fd = -1;
-    int code = hr_files_acquire(files, file_index, &fd, &err);
+    int code = hr_files_acquire(files, file_index, &mode, &fd, &err);
     if (code < 0)
         assert_ok(code, err);
     return code ? -1 : fd;
@@ -125,11 +126,12 @@ static void test_bounded(void **state)
 static void test_process_without_descriptors(void **state)
 {
     struct hr_error err = {0};
+    uint32_t mode = HR_READ_BUFFERED;
     int fd;
     (void)state;
     struct hr_files *files = files_make(100, 2);
     faults_fail_from(FAULT_OPEN, 1, EMFILE);
-    assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EIO_ERROR);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EIO_ERROR);
     assert_int_equal(err.sys_errno, EMFILE);
     assert_non_null(strstr(err.message, "ulimit -n"));
     assert_string_equal(err.file, model.paths[0]);
@@ -151,13 +153,14 @@ static void test_changed(void **state)
 {
     struct hr_error err = {0};
     struct test_model changed;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd = -7;
     size_t uses = 3;
     (void)state;
     model_equal(&changed, "changing", 1, 1000, 1);
     struct hr_files *files;
     assert_ok(hr_files_new(changed.checkpoint, &uses, &files, &err), err);
-    assert_int_equal(hr_files_acquire(files, 0, &fd, &err), 0);
+    assert_int_equal(hr_files_acquire(files, 0, &mode, &fd, &err), 0);
     assert_int_equal(hr_files_check(files, 0, &err), 0);
     assert_int_equal(truncate(changed.paths[0], 500), 0);
     assert_code(hr_files_check(files, 0, &err), HR_EFILE_CHANGED);
@@ -165,9 +168,9 @@ static void test_changed(void **state)
     hr_files_release(files, 0);
     hr_files_free(files);
     assert_ok(hr_files_new(changed.checkpoint, &uses, &files, &err), err);
-    assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EFILE_CHANGED);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EFILE_CHANGED);
     unlink(changed.paths[0]);
-    assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EFILE_CHANGED);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EFILE_CHANGED);
     assert_int_equal(err.sys_errno, ENOENT);
     hr_files_free(files);
     model_close(&changed);
@@ -188,8 +191,9 @@ static void *work(void *argument)
     char header[200];
     for (unsigned turn = 0; turn < 300; turn++) {
         size_t file_index = test_byte(worker->number, turn) % FILE_COUNT;
+        uint32_t mode = HR_READ_BUFFERED;
         int fd, code;
-        while ((code = hr_files_acquire(worker->files, file_index, &fd, NULL)) > 0)
+        while ((code = hr_files_acquire(worker->files, file_index, &mode, &fd, NULL)) > 0)
             hr_files_wait(worker->files);
         if (code < 0) {
             worker->failed = 1;
@@ -249,8 +253,9 @@ static int open_together(const char *path, int flags)
 static void *open_once(void *argument)
 {
     struct worker *worker = argument;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd, code;
-    while ((code = hr_files_acquire(worker->files, worker->number, &fd, NULL)) > 0)
+    while ((code = hr_files_acquire(worker->files, worker->number, &mode, &fd, NULL)) > 0)
         hr_files_wait(worker->files);
     worker->failed = code < 0;
     return NULL;

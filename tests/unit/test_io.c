@@ -436,33 +436,6 @@ static void test_uring_never_takes(void **state)
     close(fd);
 }
 
-/* --------------------------------------------------------------------------------------- residency */
-
-static void test_residency(void **state)
-{
-    (void)state;
-    if (hr_residency(-1, 0, 1) == -ENOSYS) {
-        print_message("skipped: this kernel has no cachestat\n");
-        skip();
-    }
-    int fd = content_open();
-    assert_int_equal(hr_residency(fd, 0, FILE_BYTES), FILE_BYTES); /* it was just written */
-    assert_int_equal(hr_residency(fd, 4095, 2), 2);
-    assert_int_equal(hr_residency(fd, FILE_BYTES + 10000, 5), 0);
-    assert_int_equal(hr_residency(fd, 0, 0), 0);
-    assert_int_equal(hr_residency(-1, 0, 1), -EBADF);
-    faults_install();
-    faults_fail(FAULT_STAT, 1, EPERM);
-    assert_int_equal(hr_residency(fd, 0, FILE_BYTES), -EPERM);
-    faults_remove();
-    close(fd);
-
-    int hole = open(test_path("hole"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_int_equal(ftruncate(hole, 1 << 20), 0);
-    assert_int_equal(hr_residency(hole, 0, 1 << 20), 0); /* nobody has read it */
-    close(hole);
-}
-
 #define FOR_BACKEND(test, backend) cmocka_unit_test_prestate(test, (void *)(uintptr_t) & (backend))
 #define FOR_ALL(backend)                                                                                         \
     FOR_BACKEND(test_many, backend), FOR_BACKEND(test_vectors, backend), FOR_BACKEND(test_end_of_file, backend), \
@@ -472,7 +445,7 @@ static void test_residency(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest pread_tests[] = {FOR_ALL(hr_io_pread), cmocka_unit_test(test_residency)};
+    const struct CMUnitTest pread_tests[] = {FOR_ALL(hr_io_pread)};
     const struct CMUnitTest uring_tests[] = {
         FOR_ALL(hr_io_uring),
         cmocka_unit_test(test_uring_refused),
