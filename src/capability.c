@@ -45,11 +45,13 @@ static void probe_cachestat(struct hr_capability *entry)
         DETAIL(entry, "tells what the page cache holds; recent kernels refuse it (EPERM) for files that this user "
                       "neither owns nor may write");
     else if (answer == -ENOSYS)
-        DETAIL(entry, "this kernel cannot tell what the page cache holds: Linux 6.5 can; loads work without");
+        DETAIL(entry,
+               "this kernel does not count what the page cache holds: Linux 6.5 does; single bytes are read without "
+               "waiting instead");
     else
         DETAIL(entry,
                "refused (errno %d), by a container's seccomp profile for instance: allow cachestat there; "
-               "loads work without",
+               "single bytes are read without waiting instead",
                (int)-answer);
 }
 
