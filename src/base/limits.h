@@ -123,19 +123,19 @@
 #define HR_FLOW_WINDOW_ROUND_COUNT 4
 #define HR_FLOW_WINDOW_OPERATION_COUNT 16
 #define HR_FLOW_WINDOW_NS 5000000u
-#define HR_FLOW_WINDOW_LONG_NS 100000000u
+#define HR_FLOW_WINDOW_LONG_NS 50000000u
 #define HR_FLOW_WINDOW_LONG_OPERATION_COUNT 4
 /* Of the budget must have been in use on average, or the measurement tells of the load and not of the drive. */
 #define HR_FLOW_USED_MIN 0.75
 /* Doubling goes on for as long as it gains this: less than noise and a drive that is nearly busy look alike. */
 #define HR_FLOW_CLIMB_GAIN 1.08
 /* A rate that is as good as the best: what windows of a busy drive differ by anyway. */
-#define HR_FLOW_GOOD_ENOUGH 0.98
-/* Averages are over this many measurements, and older ones than this many windows are no longer believed. */
+#define HR_FLOW_GOOD_ENOUGH 0.97
+/* Averages are over this many measurements, and older ones than six looks take are no longer believed. */
 #define HR_FLOW_AVERAGE_COUNT 4
-#define HR_FLOW_AGE_WINDOW_COUNT 60
-/* Windows between two looks at other levels: a look down by a step costs a fifth of a window, so 3 % in all. */
-#define HR_FLOW_HOLD_WINDOW_COUNT 8
+#define HR_FLOW_AGE_WINDOW_COUNT 80
+/* Windows between two looks at other levels: a look may cost half a window, so 4 % in all, mostly far less. */
+#define HR_FLOW_HOLD_WINDOW_COUNT 12
 /* Another rate by this factor is another drive. */
 #define HR_FLOW_CHANGED 1.3
 

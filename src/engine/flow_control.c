@@ -92,10 +92,19 @@ static int on_curve(const struct hr_flow_control *control, uint32_t level)
     return it->count && control->window_count - it->window < HR_FLOW_AGE_WINDOW_COUNT;
 }
 
+/* 1: higher, -1: lower than what is known of the present level by more than measurements differ; else 0. */
+static int difference(const struct hr_flow_control *control, double rate)
+{
+    const struct hr_flow_level *it = &control->levels[control->level];
+    if (!on_curve(control, control->level))
+        return 0;
+    return (rate > it->rate * HR_FLOW_CHANGED) - (rate * HR_FLOW_CHANGED < it->rate);
+}
+
 static void add_to_curve(struct hr_flow_control *control, double rate)
 {
     struct hr_flow_level *it = &control->levels[control->level];
-    if (!on_curve(control, control->level))
+    if (!on_curve(control, control->level) || difference(control, rate))
         it->count = 0;
     if (it->count < HR_FLOW_AVERAGE_COUNT)
         it->count++;
@@ -115,13 +124,10 @@ static uint32_t lowest_good_level(const struct hr_flow_control *control)
     return control->home;
 }
 
-/* Whether the rate where the controller has been for some time is another one, twice in a row. */
+/* Whether what was measured tells of another drive than the curve, twice in a row. */
 static int has_changed(struct hr_flow_control *control, double rate)
 {
-    const struct hr_flow_level *it = &control->levels[control->level];
-    int direction = 0;
-    if (on_curve(control, control->level) && it->count == HR_FLOW_AVERAGE_COUNT)
-        direction = (rate > it->rate * HR_FLOW_CHANGED) - (rate * HR_FLOW_CHANGED < it->rate);
+    int direction = difference(control, rate);
     int again = direction && direction == control->changed_count;
     control->changed_count = direction;
     return again;
@@ -130,16 +136,17 @@ static int has_changed(struct hr_flow_control *control, double rate)
 static uint32_t level_to_look_at(struct hr_flow_control *control)
 {
     uint32_t home = control->home, up = home + 1 < control->level_count ? home + 1 : home;
-    uint32_t turn = control->look_count++ % 4;
+    uint32_t down = home ? home - 1 : home, turn = control->look_count++ % 6;
     if (turn == 0)
         return level_at_most(control, 2 * control->levels[home].bytes);
-    return turn == 2 ? up : home ? home - 1 : home;
+    return turn % 2 ? down : up;
 }
 
 static uint32_t end_climb(struct hr_flow_control *control)
 {
     control->climb = 0;
-    control->held_count = 0;
+    control->held_count = HR_FLOW_HOLD_WINDOW_COUNT - 2; /* doublings are coarse: look a step lower and higher soon */
+    control->look_count = 1;
     control->home = lowest_good_level(control);
     return control->home;
 }

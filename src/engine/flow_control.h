@@ -10,8 +10,8 @@
  *   rule:   work at the lowest level whose rate is within a few percent of the best on the curve
  *   climb:  at first, and when all has changed, levels double for as long as the rate grows; where the first doubling
  *           gains nothing, they halve for as long as the rule likes that
- *   hold:   then the rule decides after each window; now and then one window is spent on another level: twice as high,
- *           a step lower, a step higher, a step lower, in turn
+ *   hold:   then the rule decides after each window; now and then one window is spent on another level: a step lower
+ *           or higher in turn, and sometimes twice as high
  *   forget: what was not measured for a while leaves the curve; when the rate at the present level is another one
  *           twice in a row (other users, another file system), all of it goes, and climbing begins again
  *
