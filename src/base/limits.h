@@ -138,5 +138,7 @@
 #define HR_FLOW_HOLD_WINDOW_COUNT 12
 /* Another rate by this factor is another drive. */
 #define HR_FLOW_CHANGED 1.3
+/* Slower by this factor, each further measurement at the same level may take seconds. */
+#define HR_FLOW_BROKEN_DOWN 2.5
 
 #endif

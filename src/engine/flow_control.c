@@ -42,7 +42,7 @@ static void forget(struct hr_flow_control *control)
         control->levels[i].count = 0;
     control->climb = 1;
     control->has_climbed = 0;
-    control->changed_count = 0;
+    control->differed = 0;
 }
 
 /* Measuring begins anew, once operations end that have begun at this level. */
@@ -124,13 +124,20 @@ static uint32_t lowest_good_level(const struct hr_flow_control *control)
     return control->home;
 }
 
-/* Whether what was measured tells of another drive than the curve, twice in a row. */
-static int has_changed(struct hr_flow_control *control, double rate)
+/*
+ * 1 or -1 when what was measured tells of a faster or slower drive than the curve, twice in a row: differs from what was
+ * known for sure, and then again, or agrees with that first difference. Once is enough when hardly anything comes any more.
+ */
+static int change(struct hr_flow_control *control, double rate)
 {
-    int direction = difference(control, rate);
-    int again = direction && direction == control->changed_count;
-    control->changed_count = direction;
-    return again;
+    int first = control->differed, direction = difference(control, rate);
+    int is_same_level = control->level == control->differed_level;
+    const struct hr_flow_level *it = &control->levels[control->level];
+    control->differed = it->count == HR_FLOW_AVERAGE_COUNT ? direction : 0;
+    control->differed_level = control->level;
+    if (control->differed < 0 && rate * HR_FLOW_BROKEN_DOWN < it->rate)
+        return -1;
+    return first && (direction == first || (direction == 0 && is_same_level)) ? first : 0;
 }
 
 static uint32_t level_to_look_at(struct hr_flow_control *control)
@@ -192,14 +199,28 @@ static uint32_t hold(struct hr_flow_control *control)
     return level_to_look_at(control);
 }
 
+/* Another drive, or the same with other users. A slower one may have far too much to do now: as at first, at most. */
+static void start_again(struct hr_flow_control *control, int direction)
+{
+    uint32_t start = level_at_most(control, HR_FLOW_BYTES_START);
+    forget(control);
+    control->home = control->level;
+    if (direction < 0 && start < control->level)
+        control->home = start;
+}
+
 /* A window is over; without `is_told` it says nothing of the drive. */
 static void decide(struct hr_flow_control *control, int is_told, double rate, uint64_t now_ns)
 {
     uint32_t level;
+    int direction = is_told ? change(control, rate) : 0;
     control->window_count += is_told ? 1 : 0;
-    if (is_told && has_changed(control, rate)) {
-        forget(control);
-        control->home = control->level;
+    if (direction) {
+        start_again(control, direction);
+        if (control->home != control->level) {
+            set_level(control, control->home, now_ns);
+            return;
+        }
     }
     if (is_told)
         add_to_curve(control, rate);
@@ -255,10 +276,12 @@ static void measure(struct hr_flow_control *control, uint64_t bytes, uint64_t st
     }
     control->bytes_ended += bytes;
     control->operation_count++;
-    if (started_ns < control->round_ns)
+    if (started_ns >= control->round_ns) {
+        control->round_count++;
+        control->round_ns = now_ns;
+    } else if (now_ns - control->begin_ns < HR_FLOW_WINDOW_LONG_NS) {
         return;
-    control->round_count++;
-    control->round_ns = now_ns;
+    }
     if (window_is_over(control, now_ns))
         window_end(control, now_ns);
 }

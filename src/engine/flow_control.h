@@ -50,7 +50,8 @@ struct hr_flow_control {
     int climb;       /* 1: doubling, -1: halving, 0: holding */
     int has_climbed; /* a doubling has gained */
     uint32_t held_count, look_count; /* windows since the last look; looks so far */
-    int changed_count;               /* windows in a row that differ from the curve, negative when lower */
+    int differed;                    /* the last window from the curve: 1 higher, -1 lower */
+    uint32_t differed_level;         /* where that was */
     uint64_t window_count;
     uint64_t in_flight;
 
