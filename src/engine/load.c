@@ -233,8 +233,11 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
 static void describe_placement(const struct hr_load *load, char *text, size_t capacity)
 {
     int error = load->binding_error;
-    snprintf(text, capacity, "%s%s%s", load->loader->placement.reason, error ? "; readers: " : "",
-             error ? strerror(error) : "");
+    char storage[40] = "";
+    if (load->storage_node >= 0)
+        snprintf(storage, sizeof storage, "; storage at node %d", load->storage_node);
+    snprintf(text, capacity, "%s%s%s%s", load->loader->placement.reason, storage,
+             error ? "; readers could not be bound: " : "", error ? strerror(error) : "");
 }
 
 int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)

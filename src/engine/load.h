@@ -66,6 +66,7 @@ struct hr_load {
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
+    int storage_node; /* of the first file's drive; -1: not known, or of no interest */
     int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;

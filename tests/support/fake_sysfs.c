@@ -24,6 +24,7 @@ static struct hr_sys table;
 static char tree[32]; /* its folder's name */
 static struct fake_sysfs machine;
 static struct fake_sysfs_bound bound;
+static pthread_t installer;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ------------------------------------------------------------------------------------------ the tree */
@@ -92,6 +93,7 @@ static int fake_affinity_set(const uint64_t *words, size_t word_count)
 {
     pthread_mutex_lock(&lock);
     bound.thread_count++;
+    bound.own_count += pthread_equal(pthread_self(), installer) != 0;
     memcpy(bound.cpus.words, words, word_count * sizeof *words);
     pthread_mutex_unlock(&lock);
     return -machine.refusal;
@@ -124,6 +126,7 @@ void fake_sysfs_install(const struct fake_sysfs *wanted)
         hr_sys = below;
     machine = *wanted;
     bound = (struct fake_sysfs_bound){.node = -1};
+    installer = pthread_self();
     snprintf(tree, sizeof tree, "sysfs-%d", number++);
     for (size_t i = 0; i < machine.entry_count; i++)
         write_entry(&machine.entries[i]);

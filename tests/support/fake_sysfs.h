@@ -27,6 +27,7 @@ struct fake_sysfs {
 /* What was bound since the installation. */
 struct fake_sysfs_bound {
     unsigned long thread_count; /* calls, refused ones too */
+    unsigned long own_count;    /* of them on the thread that installed this */
     struct hr_cpu_set cpus;     /* of the last call */
     unsigned long memory_count;
     int node; /* of the last call */

@@ -18,8 +18,9 @@ enum fault_class {
     FAULT_DIR = 1 << 6,   /* dir_open, dir_next */
     FAULT_THREAD = 1 << 7,
     FAULT_RING = 1 << 8, /* ring_init, ring_submit, ring_wait */
-    FAULT_CLASS_COUNT = 9,
-    FAULT_ALL = (1 << 9) - 1
+    FAULT_BIND = 1 << 9, /* affinity_get, affinity_set, memory_prefer */
+    FAULT_CLASS_COUNT = 10,
+    FAULT_ALL = (1 << 10) - 1
 };
 
 /* What was made and not given back since faults_install. */
