@@ -24,12 +24,13 @@ static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     if (self == NULL)
         return NULL;
     self->options = options;
-    if (strlen(device) >= sizeof self->device) {
+    size_t device_size = strlen(device) + 1;
+    if (device_size > sizeof self->device) {
         PyErr_SetString(PyExc_ValueError, "the device's name is too long");
         Py_DECREF(self);
         return NULL;
     }
-    strcpy(self->device, device);
+    memcpy(self->device, device, device_size);
     self->fork_generation = core_state_of((PyObject *)self)->fork_generation;
     if (core_loader_get(self, NULL) == NULL) /* refuse wrong options now, not at the first load */
         Py_CLEAR(self);

@@ -53,15 +53,15 @@ PyObject *core_device_dict(const struct hr_device_info *info)
                          (unsigned)info->copy_engine_count, "confidential", PyBool_FromLong(info->confidential != 0));
 }
 
-PyObject *core_device_find(PyObject *module, PyObject *argument)
+PyObject *core_device_find(PyObject *module, PyObject *name)
 {
     struct hr_device_info info = {.size = sizeof info};
     struct hr_error err;
     int rc;
-    const char *name = PyUnicode_AsUTF8AndSize(argument, NULL);
-    if (name == NULL)
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    if (text == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS rc = hr_device_find(name, &info, &err);
+    Py_BEGIN_ALLOW_THREADS rc = hr_device_find(text, &info, &err);
     Py_END_ALLOW_THREADS return rc != 0 ? core_raise(PyModule_GetState(module), &err) : core_device_dict(&info);
 }
 

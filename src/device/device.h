@@ -92,8 +92,8 @@ struct hr_place_counts {
 /*
  * Puts moves into the lane: long ranges by the copy engine, wide rows by 2D copies, the others by the placing kernel,
  * where there is one and it may read the source, else by batched copies. `moves` lies in a staging block (`block`), as
- * do the sources, given as host addresses; targets are device memory. Moves that follow each other in both memories are
- * joined. `moves` is used up: its memory and that of the sources must stay as it is until a fence put in afterwards is
+ * do the sources, given as host addresses; targets are device memory, each move's of one allocation: the driver refuses
+ * copies that go from one into its neighbour. `moves` is used up: its memory and that of the sources must stay as it is until a fence put in afterwards is
  * done. Counts are added to *counts.
  */
 int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,

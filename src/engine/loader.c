@@ -127,7 +127,7 @@ static void decide_placement(struct hr_loader *loader, const struct hr_topology 
 
 static int settle_placement(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
 {
-    hr_placement_none(&loader->placement, options->no_binding ? "asked for" : "no GPU");
+    hr_placement_none(&loader->placement, options->no_binding ? "switched off" : "no GPU");
     if (loader->remote_devices && !options->no_binding) {
         struct hr_topology *topology = hr_topology_read();
         if (!topology)

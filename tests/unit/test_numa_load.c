@@ -94,7 +94,7 @@ static void test_bound(void **state)
         {&all, beside, 3, 0, 0, {1, ODD_CPUS, 16, "node 1 of 2"}},
         {&all, last, 1, 0, 1, {1, NULL, 0, "node 1 of 2"}}, /* staging only: the waiting thread reads */
         {&all, both, 2, 0, 0, {-1, NULL, 16, "several NUMA nodes"}},
-        {&all, last, 1, 1, 0, {-1, NULL, 16, "asked for"}},
+        {&all, last, 1, 1, 0, {-1, NULL, 16, "switched off"}},
         {&part, last, 1, 0, 0, {1, "1,3,33", 2, "2 cores"}},
         {&other, last, 1, 0, 0, {-1, NULL, 16, "leaves out"}},
         {&one, first, 1, 0, 0, {-1, NULL, 8, "one NUMA node"}},
