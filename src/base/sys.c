@@ -19,6 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/limits.h"
+
 static void *real_alloc(size_t bytes)
 {
     return malloc(bytes);
@@ -227,6 +229,33 @@ static unsigned real_core_count(void)
     return (unsigned)CPU_COUNT_S(sizeof cores, cores);
 }
 
+/* The system calls themselves: the C library's wrappers hide how much of the mask the kernel filled. */
+static int real_affinity_get(uint64_t *ret_words, size_t word_count)
+{
+    memset(ret_words, 0, word_count * sizeof *ret_words);
+    return syscall(SYS_sched_getaffinity, 0, word_count * sizeof *ret_words, ret_words) < 0 ? -errno : 0;
+}
+
+static int real_affinity_set(const uint64_t *words, size_t word_count)
+{
+    return syscall(SYS_sched_setaffinity, 0, word_count * sizeof *words, words) ? -errno : 0;
+}
+
+/*
+ * mbind(2) has no wrapper outside libnuma. Preferred, not bound: a bound node that is full means the out-of-memory
+ * killer, a preferred one slower pages. The kernel counts one bit less than it is told.
+ */
+#define MPOL_PREFERRED_MODE 1
+
+static int real_memory_prefer(void *memory, size_t bytes, unsigned node)
+{
+    unsigned long mask[HR_NODE_COUNT_MAX / 64] = {0};
+    if (node >= HR_NODE_COUNT_MAX)
+        return -EINVAL;
+    mask[node / 64] = 1ul << node % 64;
+    return syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED_MODE, mask, HR_NODE_COUNT_MAX + 1ul, 0) ? -errno : 0;
+}
+
 static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
 {
     struct rlimit limit;
@@ -285,6 +314,9 @@ const struct hr_sys hr_sys_real = {
     .clock_ns = real_clock_ns,
     .core_count = real_core_count,
     .descriptor_limits = real_descriptor_limits,
+    .affinity_get = real_affinity_get,
+    .affinity_set = real_affinity_set,
+    .memory_prefer = real_memory_prefer,
     .thread_cpu_ns = real_thread_cpu_ns,
     .library_open = real_library_open,
     .library_symbol = dlsym,

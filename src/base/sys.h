@@ -64,6 +64,11 @@ struct hr_sys {
     /* what this process may use: cores by its affinity, at least 1; descriptors */
     unsigned (*core_count)(void);
     int (*descriptor_limits)(uint64_t *ret_soft, uint64_t *ret_hard);
+    /* the calling thread's CPUs, bit i: CPU i; words that the kernel does not fill are 0 */
+    int (*affinity_get)(uint64_t *ret_words, size_t word_count);
+    int (*affinity_set)(const uint64_t *words, size_t word_count);
+    /* whole pages: those not touched yet come from `node`, from others when it is full */
+    int (*memory_prefer)(void *memory, size_t bytes, unsigned node);
     /* shared libraries, by the names that the loader searches; NULL when there is none */
     void *(*library_open)(const char *name);
     void *(*library_symbol)(void *library, const char *name);

@@ -64,11 +64,12 @@ struct hr_staging_block {
 };
 
 /*
- * Makes, touches and pins a block: registered, else made by the driver, else pageable. `detail` (of `capacity`) gets
- * the driver's reason when it is not the best kind, else "". Fails only without memory. Not inherited by a fork.
+ * Makes, touches and pins a block: registered, else made by the driver, else pageable. Its pages come from NUMA node
+ * `node`, if that has room; -1: from where the calling thread runs. `detail` (of `capacity`) gets the reason when it is
+ * not the best kind or the node was refused, else "". Fails only without memory. Not inherited by a fork.
  */
-int hr_staging_block_make(struct hr_device *device, uint64_t bytes, struct hr_staging_block *ret_block, char *detail,
-                          size_t capacity, struct hr_error *err);
+int hr_staging_block_make(struct hr_device *device, uint64_t bytes, int node, struct hr_staging_block *ret_block,
+                          char *detail, size_t capacity, struct hr_error *err);
 /* No copy from it may be pending. */
 void hr_staging_block_free(struct hr_device *device, struct hr_staging_block *block);
 

@@ -23,6 +23,7 @@
 #include "engine/send.h"
 #include "engine/slot.h"
 #include "engine/trace.h"
+#include "topo/binding.h"
 
 /* As the load's of these names. Readers add to those once a chunk: runs can be short, and the load's are shared. */
 struct counters {
@@ -415,6 +416,9 @@ static int move_on(struct hr_reader *reader)
 void *hr_reader_main(void *argument)
 {
     struct hr_reader *reader = argument;
+    int code = hr_binding_thread(&reader->load->loader->placement);
+    if (code < 0)
+        reader->load->binding_error = -code;
     reader->cpu_from_ns = hr_sys->thread_cpu_ns();
     do
         begin_chunks(reader);

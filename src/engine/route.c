@@ -59,7 +59,7 @@ static int sample_residency(struct hr_load *load)
  */
 static void limit_readers(struct hr_load *load)
 {
-    unsigned cores = hr_sys->core_count();
+    unsigned cores = hr_loader_core_count(load->loader);
     size_t size = strlen(load->route_reason);
     if (load->thread_wanted <= cores)
         return;

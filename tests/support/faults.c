@@ -29,7 +29,8 @@ static atomic_ulong fail_classes, fail_first, fail_last, fail_seen, fail_fired;
 static atomic_int fail_error;
 static atomic_long live_allocations, live_mapping_bytes, live_descriptors, live_dirs, live_rings, live_threads;
 
-static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO, EIO, EIO, EAGAIN, ENOMEM, EIO};
+static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO,  EIO,
+                                                      EIO,    EAGAIN, ENOMEM, EIO, EPERM};
 
 /* 0, or the errno that this call has to fail with. */
 static int must_fail(enum fault_class class)
@@ -216,6 +217,24 @@ static int faulty_thread_start(pthread_t *ret_thread, void *(*main)(void *), voi
     return error;
 }
 
+static int faulty_affinity_get(uint64_t *ret_words, size_t word_count)
+{
+    int error = must_fail(FAULT_BIND);
+    return error ? -error : below->affinity_get(ret_words, word_count);
+}
+
+static int faulty_affinity_set(const uint64_t *words, size_t word_count)
+{
+    int error = must_fail(FAULT_BIND);
+    return error ? -error : below->affinity_set(words, word_count);
+}
+
+static int faulty_memory_prefer(void *memory, size_t bytes, unsigned node)
+{
+    int error = must_fail(FAULT_BIND);
+    return error ? -error : below->memory_prefer(memory, bytes, node);
+}
+
 static int faulty_ring_init(unsigned entries, struct io_uring *ring, unsigned flags)
 {
     int error = must_fail(FAULT_RING);
@@ -281,6 +300,9 @@ void faults_install(void)
     table.dir_next = faulty_dir_next;
     table.dir_close = faulty_dir_close;
     table.thread_start = faulty_thread_start;
+    table.affinity_get = faulty_affinity_get;
+    table.affinity_set = faulty_affinity_set;
+    table.memory_prefer = faulty_memory_prefer;
     table.ring_init = faulty_ring_init;
     table.ring_exit = faulty_ring_exit;
     table.ring_submit = faulty_ring_submit;

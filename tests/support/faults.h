@@ -19,8 +19,9 @@ enum fault_class {
     FAULT_THREAD = 1 << 7,
     FAULT_RING = 1 << 8,   /* ring_init, ring_submit, ring_wait */
     FAULT_ADVICE = 1 << 9, /* fadvise */
-    FAULT_CLASS_COUNT = 10,
-    FAULT_ALL = (1 << 10) - 1
+    FAULT_BIND = 1 << 10,  /* affinity_get, affinity_set, memory_prefer */
+    FAULT_CLASS_COUNT = 11,
+    FAULT_ALL = (1 << 11) - 1
 };
 
 /* What was made and not given back since faults_install. */
