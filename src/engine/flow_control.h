@@ -35,9 +35,9 @@
 
 struct hr_flow_level {
     uint64_t bytes;
-    double rate;        /* bytes a nanosecond, averaged */
-    uint64_t window;    /* the number of the window that measured it last */
-    uint32_t count;     /* measurements in the average; 0: not on the curve */
+    double rate;     /* bytes a nanosecond, averaged */
+    uint64_t window; /* the number of the window that measured it last */
+    uint32_t count;  /* measurements in the average; 0: not on the curve */
 };
 
 struct hr_flow_control {
@@ -45,8 +45,8 @@ struct hr_flow_control {
     uint64_t operation_bytes; /* the largest seen: what levels are made of */
     struct hr_flow_level levels[HR_FLOW_LEVEL_COUNT_MAX];
     uint32_t level_count;
-    uint32_t level;   /* the limit now */
-    uint32_t home;    /* where the rule or the climb wants to be; another than `level` while looking around */
+    uint32_t level;  /* the limit now */
+    uint32_t home;   /* where the rule or the climb wants to be; another than `level` while looking around */
     int climb;       /* 1: doubling, -1: halving, 0: holding */
     int has_climbed; /* a doubling has gained */
     uint32_t held_count, look_count; /* windows since the last look; looks so far */
@@ -56,13 +56,13 @@ struct hr_flow_control {
     uint64_t in_flight;
 
     /* the window under way */
-    int is_measuring;           /* 0: waits for an operation that began at begin_ns or later */
+    int is_measuring; /* 0: waits for an operation that began at begin_ns or later */
     int is_spoiled;
     uint64_t begin_ns, round_ns; /* of the window (before: of the level), of the round */
     uint32_t round_count, operation_count;
     uint64_t bytes_ended;
-    double byte_ns;             /* bytes in flight, summed over time */
-    uint64_t summed_ns;         /* up to when */
+    double byte_ns;     /* bytes in flight, summed over time */
+    uint64_t summed_ns; /* up to when */
 };
 
 /* All of `control` is overwritten. bytes_max > 0. */

@@ -63,6 +63,9 @@ struct hr_load {
     struct hr_files *files;
     size_t file_count; /* that have chunks */
     const struct hr_io_backend *backend;
+    const struct hr_io_backend *cold_backend; /* with `heat`: for what storage must deliver */
+    uint32_t cold_depth;                      /* reads of that in flight for each reader */
+    struct hr_heat *heat;                     /* NULL: all chunks are read alike */
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
@@ -97,7 +100,7 @@ struct hr_load {
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
-    _Atomic uint64_t bytes_sent, copy_count, kernel_count;
+    _Atomic uint64_t bytes_direct, bytes_sent, copy_count, kernel_count;
     _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns, copy_wait_ns, cpu_ns;
 };
 
