@@ -31,7 +31,7 @@ static uint64_t seed_wanted;
 struct run {
     struct simulated_drive drive;
     struct hr_flow_control control;
-    uint64_t fixed_bytes; /* instead of the controller; 0: the controller */
+    uint64_t fixed_bytes;                                /* instead of the controller; 0: the controller */
     uint64_t bytes_max, operation_bytes, operations_max; /* that the load has slots for */
     uint64_t now_ns, in_flight, most_in_flight;
     uint64_t bins[BIN_COUNT]; /* bytes delivered in each */
@@ -148,7 +148,8 @@ static double log_random(uint64_t *random, double from, double to)
 }
 
 /* For operations of that size; 0: of any. */
-static void random_model(uint64_t seed, uint64_t operation_bytes, struct drive_model *ret_model, uint64_t *ret_operation_bytes)
+static void random_model(uint64_t seed, uint64_t operation_bytes, struct drive_model *ret_model,
+                         uint64_t *ret_operation_bytes)
 {
     uint64_t random = seed * 1000003;
     *ret_model = (struct drive_model){.latency_ns = log_random(&random, 50e3, 10e6),
@@ -237,7 +238,8 @@ static void test_random_drives(void **state)
 static const struct {
     const char *name;
     double bandwidth, latency;
-} phases[] = {{"as it was", 1, 1}, {"half", 0.5, 1}, {"as it was", 1, 1}, {"slow to answer", 1, 6}, {"as it was", 1, 1}};
+} phases[] = {
+    {"as it was", 1, 1}, {"half", 0.5, 1}, {"as it was", 1, 1}, {"slow to answer", 1, 6}, {"as it was", 1, 1}};
 #define PHASE_COUNT (sizeof phases / sizeof phases[0])
 
 static void test_changes(void **state)
