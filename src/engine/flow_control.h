@@ -20,8 +20,8 @@
  *
  * A *window* is one measurement: bytes that ended against time. It begins when an operation that began after the last
  * change of level has ended, so that it sees that level alone, and ends with a round: a round is over when an operation
- * that began in it has ended, so that storage that answers in bursts is not cut in the middle of one; after a long time it
- * does not wait for that. A window in which the budget was not used, or an operation failed, says nothing.
+ * that began in it has ended, so that storage that answers in bursts is not cut in the middle of one; after a long time
+ * it does not wait for that. A window in which the budget was not used, or an operation failed, says nothing.
  *
  * Invariants: bytes in flight exceed neither the limit at the time of admission nor the maximum, but for a single
  * operation, which is always allowed; the limit is one of the levels.
