@@ -103,6 +103,9 @@
  * most 64 MiB. What spans more goes by copies.
  */
 #define HR_BOUNCE_BYTES_MAX ((64u << 20) + (64u << 10))
+/* CPUs and NUMA nodes: the most that Linux can be built for on x86-64 and on aarch64. */
+#define HR_CPU_COUNT_MAX 8192u
+#define HR_NODE_COUNT_MAX 1024u
 
 /*
  * Bytes in flight towards storage, of all loads of a process (engine/flow_control.h). Most: 10 GB/s over a network file
