@@ -124,8 +124,8 @@
 #define HR_FLOW_LEVEL_STEP 1.25
 #define HR_FLOW_LEVEL_COUNT_MAX 64
 /*
- * A measurement lasts so many round trips, operations and ns, at least: fewer are at the mercy of bursts and of single slow
- * operations. After the long time, so few operations are enough: large ones on slow storage.
+ * A measurement lasts so many round trips, operations and ns, at least: fewer are at the mercy of bursts and of single
+ * slow operations. After the long time, so few operations are enough: large ones on slow storage.
  */
 #define HR_FLOW_WINDOW_ROUND_COUNT 4
 #define HR_FLOW_WINDOW_OPERATION_COUNT 16
