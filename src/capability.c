@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "io/io.h"
+#include "io/residency.h"
 #include "topo/placement.h"
 
 #define DETAIL(entry, ...) snprintf((entry)->detail, sizeof(entry)->detail, __VA_ARGS__)
@@ -40,17 +41,19 @@ static void probe_mmap(struct hr_capability *entry)
 /* A descriptor that cannot exist: a kernel that has the call says EBADF, and no file is needed. */
 static void probe_cachestat(struct hr_capability *entry)
 {
-    int64_t answer = hr_residency(-1, 0, 1);
+    int64_t answer = hr_residency_exact(-1, 0, 1);
     entry->usable = answer == -EBADF;
     if (entry->usable)
         DETAIL(entry, "tells what the page cache holds; recent kernels refuse it (EPERM) for files that this user "
                       "neither owns nor may write");
     else if (answer == -ENOSYS)
-        DETAIL(entry, "this kernel cannot tell what the page cache holds: Linux 6.5 can; loads work without");
+        DETAIL(entry,
+               "this kernel does not count what the page cache holds: Linux 6.5 does; single bytes are read without "
+               "waiting instead");
     else
         DETAIL(entry,
                "refused (errno %d), by a container's seccomp profile for instance: allow cachestat there; "
-               "loads work without",
+               "single bytes are read without waiting instead",
                (int)-answer);
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -78,10 +79,71 @@ static ssize_t real_link_read(const char *path, char *ret_target, size_t capacit
     return size < 0 ? -errno : size;
 }
 
-static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+/*
+ * preadv2(2), Linux 4.6, by number: not every C library has it, and theirs hides a missing call behind another error.
+ * The last half of the offset is for 32-bit machines.
+ */
+static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags)
 {
-    ssize_t size = preadv(fd, vectors, vector_count, (off_t)offset);
+    ssize_t size = flags ? syscall(SYS_preadv2, fd, vectors, (long)vector_count, (long)offset, 0L, (long)flags)
+                         : preadv(fd, vectors, vector_count, (off_t)offset);
     return size < 0 ? -errno : size;
+}
+
+static int real_fadvise(int fd, uint64_t offset, uint64_t size, int advice)
+{
+    return -posix_fadvise(fd, (off_t)offset, (off_t)size, advice);
+}
+
+static int real_fs_type(int fd, uint32_t *ret_magic)
+{
+    struct statfs facts;
+    if (fstatfs(fd, &facts))
+        return -errno;
+    *ret_magic = (uint32_t)facts.f_type;
+    return 0;
+}
+
+/* struct statx of statx(2) as far as it matters here: the C libraries that we build with lack the last fields. */
+struct statx_facts {
+    uint32_t mask;
+    unsigned char between[148];
+    uint32_t memory_alignment, offset_alignment;
+    unsigned char rest[96];
+};
+_Static_assert(sizeof(struct statx_facts) == 256, "what the kernel writes");
+
+#define STATX_DIOALIGN_BIT 0x2000u
+
+static int real_direct_alignment(int fd, struct hr_direct_alignment *ret_alignment)
+{
+    struct statx_facts facts = {0};
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_DIOALIGN_BIT, &facts))
+        return -errno;
+    if (!(facts.mask & STATX_DIOALIGN_BIT))
+        return -ENODATA;
+    *ret_alignment = (struct hr_direct_alignment){facts.memory_alignment, facts.offset_alignment};
+    return 0;
+}
+
+/* faccessat2(2), Linux 5.8: it alone asks about a descriptor. */
+#ifndef SYS_faccessat2
+#define SYS_faccessat2 439
+#endif
+
+static int real_may_write(int fd)
+{
+    struct stat facts;
+    if (fstat(fd, &facts))
+        return -errno;
+    if (facts.st_uid == geteuid())
+        return 0;
+    return syscall(SYS_faccessat2, fd, "", W_OK, AT_EMPTY_PATH | AT_EACCESS) ? -errno : 0;
+}
+
+static int real_mincore(void *memory, size_t bytes, unsigned char *ret_pages)
+{
+    return mincore(memory, bytes, ret_pages) ? -errno : 0;
 }
 
 /*
@@ -239,6 +301,11 @@ const struct hr_sys hr_sys_real = {
     .stat = real_stat,
     .link_read = real_link_read,
     .preadv = real_preadv,
+    .fadvise = real_fadvise,
+    .fs_type = real_fs_type,
+    .direct_alignment = real_direct_alignment,
+    .may_write = real_may_write,
+    .mincore = real_mincore,
     .cachestat = real_cachestat,
     .dir_open = real_dir_open,
     .dir_next = real_dir_next,
@@ -298,7 +365,7 @@ ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset)
     size_t done = 0;
     while (done < size) {
         struct iovec vector = {(char *)buffer + done, size - done};
-        ssize_t got = hr_sys->preadv(fd, &vector, 1, offset + done);
+        ssize_t got = hr_sys->preadv(fd, &vector, 1, offset + done, 0);
         if (got == -EINTR)
             continue;
         if (got < 0)

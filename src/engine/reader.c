@@ -331,11 +331,12 @@ static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *ch
                         struct hr_error *err)
 {
     char *buffer;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd;
     int code = find_buffer(reader, chunk, slot, &buffer, err);
     reader->wants_staging = code > 0;
     if (code == 0)
-        code = hr_files_acquire(reader->load->files, chunk->file_index, &fd, err);
+        code = hr_files_acquire(reader->load->files, chunk->file_index, &mode, &fd, err);
     if (code == 0) {
         hr_slot_begin(slot, chunk, fd, buffer);
         reader->free_count--;
