@@ -242,7 +242,7 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
     return load->route == HR_ROUTE_URING ? "storage" : "storage or page cache";
 }
 
-static void describe_placement(const struct hr_load *load, char *text, size_t capacity)
+void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity)
 {
     int error = load->binding_error;
     char storage[40] = "";
@@ -284,7 +284,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     if (load->loader->staging)
         stats.staging_bytes = hr_staging_describe(load->loader->staging, stats.staging, sizeof stats.staging);
     if (load->loader->staging)
-        describe_placement(load, stats.placement, sizeof stats.placement);
+        hr_load_describe_placement(load, stats.placement, sizeof stats.placement);
     stats.thread_count = load->thread_count;
     stats.route = load->route;
     pthread_mutex_lock(&unlocked->lock);

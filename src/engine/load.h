@@ -124,6 +124,8 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err);
 int hr_load_error(const struct hr_load *load, struct hr_error *err);
 /* Marks an item ready; the lock is held. The caller broadcasts `done`. */
 void hr_load_item_ready(struct hr_load *load, size_t item_index);
+/* Where readers and staging are, or why not at the GPU's node; of a load to GPUs. */
+void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity);
 /* Fails unless there is a load and it is of this process; and unless the item exists. */
 int hr_load_check(const struct hr_load *load, struct hr_error *err);
 int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_error *err);

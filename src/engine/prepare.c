@@ -199,6 +199,8 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
     if (code)
         return code;
+    char placement[160];
+    hr_load_describe_placement(load, placement, sizeof placement);
     struct hr_plan_facts facts = {
         .route = hr_route_name(load->route),
         .route_reason = load->route_reason,
@@ -206,6 +208,7 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
         .queue_depth = load->queue_depth,
         .staging_bytes = (load->plan.staged_bytes_max ? hr_staging_bytes_max(load->loader->bounces) : 0) +
                          (loader->staging ? hr_staging_bytes_max(loader->staging) : 0),
+        .placement = loader->staging ? placement : NULL,
     };
     code = hr_plan_to_text(&load->plan, checkpoint->tensors, checkpoint->files, &facts, format, ret_text, err);
     hr_load_free(load);
