@@ -109,8 +109,8 @@ static int piece_make(struct hr_staging *staging, size_t slot_count, int retry, 
     struct staging_piece *piece = hr_alloc(bytes);
     if (!piece)
         return hr_fail_memory(err, bytes, "a piece of the staging ring");
-    int code = hr_staging_block_make(staging->device, piece_bytes(staging, slot_count), &piece->block, detail, capacity,
-                                     err);
+    int code =
+        hr_staging_block_make(staging->device, piece_bytes(staging, slot_count), &piece->block, detail, capacity, err);
     if (code < 0) {
         hr_free(piece);
         return code;
