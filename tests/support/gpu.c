@@ -59,6 +59,11 @@ void gpu_free(void *memory, size_t bytes)
     hr_device_free(device, memory, bytes);
 }
 
+void gpu_reap(void)
+{
+    hr_device_reap(device_open());
+}
+
 void gpu_write(void *memory, const void *bytes, size_t size)
 {
     struct hr_device *device = device_open();

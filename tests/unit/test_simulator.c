@@ -257,6 +257,8 @@ static int simulate(struct run *run)
     check_error(run, code, &err);
     check_kept(run);
     hr_loader_free(run->loader);
+    if (run->sim.device_count)
+        gpu_reap(); /* its thread uses the tables */
     sim_check_guards(&run->sim);
     assert_false(atomic_load(&run->sim.progress_wrong));
     assert_int_equal(atomic_load(&run->sim.counting.live_count), 0);
@@ -329,7 +331,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Threads of devices end by themselves, a little later. */
+/* Threads of devices are detached: the last of them may be about to vanish. */
 static void assert_thread_count(size_t count)
 {
     for (int i = 0; i < 2000 && entry_count("/proc/self/task") > count; i++)
