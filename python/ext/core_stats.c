@@ -17,10 +17,10 @@ static PyObject *joined(PyObject *first, PyObject *second)
 
 static PyObject *transfer_dict(const struct hr_stats *stats)
 {
-    return Py_BuildValue("{sK sK sK sK sK sK ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
+    return Py_BuildValue("{sK sK sK sK sK sK ss ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
                          U64(stats->copy_count), "kernel_count", U64(stats->kernel_count), "staging_bytes",
                          U64(stats->staging_bytes), "copy_wait_ns", U64(stats->copy_wait_ns), "cpu_ns",
-                         U64(stats->cpu_ns), "staging", stats->staging);
+                         U64(stats->cpu_ns), "staging", stats->staging, "placement", stats->placement);
 }
 
 PyObject *core_stats_dict(const struct hr_stats *stats)

@@ -25,6 +25,7 @@ struct hr_staging {
     struct hr_device *device; /* holds a reference */
     uint64_t slot_bytes;
     size_t slot_max;
+    int node; /* that its memory comes from, or -1 */
     pthread_mutex_t lock;
     pthread_cond_t given;
     struct staging_piece *pieces;
@@ -37,8 +38,8 @@ struct hr_staging {
 
 #define TABLE_BYTES (HR_STAGING_MOVES_MAX * sizeof(struct hr_move))
 
-int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, struct hr_staging **ret_staging,
-                   struct hr_error *err)
+int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, int node,
+                   struct hr_staging **ret_staging, struct hr_error *err)
 {
     struct hr_staging *staging = hr_alloc(sizeof *staging);
     if (!staging)
@@ -47,6 +48,7 @@ int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes
     staging->slot_max = bytes / (staging->slot_bytes + TABLE_BYTES);
     if (staging->slot_max == 0)
         staging->slot_max = 1;
+    staging->node = node;
     staging->device = device;
     hr_device_ref(device);
     pthread_mutex_init(&staging->lock, NULL);
@@ -84,33 +86,34 @@ static uint64_t piece_bytes(const struct hr_staging *staging, size_t slot_count)
     return slot_count * (staging->slot_bytes + TABLE_BYTES);
 }
 
-/* Where a block is not of the best kind, one of a single slot may be: takes that instead. */
+/* Where a block is not of the best kind, one of a single slot may be: takes that instead, and its `detail`. */
 static void prefer_smaller(struct hr_staging *staging, struct hr_staging_block *block, size_t *slot_count, char *detail)
 {
     struct hr_staging_block smaller;
-    char ignored[1];
-    if (hr_staging_block_make(staging->device, piece_bytes(staging, 1), &smaller, ignored, sizeof ignored, NULL) < 0)
+    char said[sizeof staging->detail];
+    if (hr_staging_block_make(staging->device, piece_bytes(staging, 1), staging->node, &smaller, said, sizeof said,
+                              NULL) < 0)
         return;
     if (smaller.kind == HR_STAGING_REGISTERED) {
         struct hr_staging_block larger = *block;
         *block = smaller;
         smaller = larger;
         *slot_count = 1;
-        detail[0] = '\0';
+        memcpy(detail, said, sizeof said);
     }
     hr_staging_block_free(staging->device, &smaller);
 }
 
-/* `retry`: a smaller piece is better than one of a lesser kind. */
+/* `retry`: a smaller piece is better than one of a lesser kind. `detail` is as large as the ring's. */
 static int piece_make(struct hr_staging *staging, size_t slot_count, int retry, struct staging_piece **ret_piece,
-                      char *detail, size_t capacity, struct hr_error *err)
+                      char *detail, struct hr_error *err)
 {
     size_t bytes = sizeof(struct staging_piece) + slot_count * sizeof(struct hr_staging_slot);
     struct staging_piece *piece = hr_alloc(bytes);
     if (!piece)
         return hr_fail_memory(err, bytes, "a piece of the staging ring");
-    int code =
-        hr_staging_block_make(staging->device, piece_bytes(staging, slot_count), &piece->block, detail, capacity, err);
+    int code = hr_staging_block_make(staging->device, piece_bytes(staging, slot_count), staging->node, &piece->block,
+                                     detail, sizeof staging->detail, err);
     if (code < 0) {
         hr_free(piece);
         return code;
@@ -174,7 +177,7 @@ static int grow(struct hr_staging *staging, size_t slot_count, uint64_t *ret_gro
     char detail[sizeof staging->detail] = "";
     int retry = staging->kind == HR_STAGING_REGISTERED; /* else it has been tried */
     pthread_mutex_unlock(&staging->lock);
-    int code = piece_make(staging, slot_count, retry, &piece, detail, sizeof detail, err);
+    int code = piece_make(staging, slot_count, retry, &piece, detail, err);
     pthread_mutex_lock(&staging->lock);
     if (code == 0) {
         piece_add(staging, piece, detail);

@@ -26,9 +26,12 @@ struct hr_staging_slot {
     struct hr_staging_slot *next;
 };
 
-/* `device`: any that will copy from it; borrowed. `slot_bytes`: of each slot's memory. `bytes`: most pinned memory. */
-int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, struct hr_staging **ret_staging,
-                   struct hr_error *err);
+/*
+ * `device`: any that will copy from it; borrowed. `slot_bytes`: of each slot's memory. `bytes`: most pinned memory;
+ * `node`: of the memory, as of hr_staging_block_make().
+ */
+int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, int node,
+                   struct hr_staging **ret_staging, struct hr_error *err);
 /* Every slot must have been given back. NULL is allowed. */
 void hr_staging_free(struct hr_staging *staging);
 /* In a forked child: frees what is the process's own, and leaves alone what the driver knows. */
