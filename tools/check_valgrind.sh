@@ -1,7 +1,8 @@
 #!/bin/sh
 # Memcheck over a few C tests and the command: reads of what nobody wrote, which the sanitizers do not see, and leaks.
-# On the fake driver too (tests/fake_cuda). Without io_uring, because memcheck does not see what the kernel writes there. Stacks that the C library keeps for the
-# next thread look possibly lost, so that only definite and indirect losses count.
+# The fake driver (tests/fake_cuda) takes part. Without io_uring, because memcheck does not see what the kernel writes
+# there. Stacks that the C library keeps for the next thread look possibly lost, so that only definite and indirect losses
+# count.
 #   check_valgrind.sh BUILD
 set -eu
 build=$(realpath "$1")
@@ -29,6 +30,7 @@ exit $status
 EOF
 
 printf '%s\n' "test_dlpack" "test_io" "test_files" "test_slice" "test_index" "test_simulator 1 40" \
-    "headrace ls $model" "headrace check --json $model" "headrace hash --device cpu $model" "headrace diff --device cpu $model $model" \
-    "headrace load --device cpu --slice a=[::3,2:9] --json $model" "headrace hash --device cuda $model" "headrace plan $model" "headrace doctor" |
+    "headrace ls $model" "headrace check --json $model" "headrace hash --device cpu $model" \
+    "headrace hash --device cuda $model" "headrace diff --device cpu $model $model" \
+    "headrace load --device cpu --slice a=[::3,2:9] --json $model" "headrace plan $model" "headrace doctor" |
     tr '\n' '\0' | xargs -0 -P "$(nproc)" -I '{}' sh "$files/run" "$build" '{}'
