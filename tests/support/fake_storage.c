@@ -160,8 +160,8 @@ static int read_error(int fd, uint64_t offset, size_t size, uint32_t flags)
 {
     if (flags && options.flags_error)
         return -options.flags_error;
-    if (options.direct_read_error && is_direct(fd))
-        return -options.direct_read_error;
+    if (__atomic_load_n(&options.direct_read_error, __ATOMIC_RELAXED) && is_direct(fd))
+        return -__atomic_load_n(&options.direct_read_error, __ATOMIC_RELAXED);
     if (flags & RWF_NOWAIT && options.cold && warm_part(offset, size) < size)
         return -EAGAIN;
     if (offset < options.fail_end && options.fail_begin < offset + size && in_fail_file(fd))
@@ -381,4 +381,10 @@ void fake_event_replace(void *replacement)
     const struct fake_replacement *wanted = replacement;
     if (rename(wanted->from, wanted->to))
         print_error("rename %s failed\n", wanted->from);
+}
+
+void fake_event_refuse_direct(void *unused)
+{
+    (void)unused;
+    __atomic_store_n(&options.direct_read_error, EINVAL, __ATOMIC_RELAXED);
 }

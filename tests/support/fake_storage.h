@@ -63,6 +63,8 @@ struct fake_truncation {
 };
 void fake_event_truncate(void *truncation); /* struct fake_truncation */
 
+void fake_event_refuse_direct(void *unused); /* from now on reads with O_DIRECT fail, EINVAL */
+
 struct fake_replacement {
     const char *from, *to; /* rename(from, to) */
 };

@@ -1,0 +1,318 @@
+/*
+ * test_cold.c: what storage must deliver. The page cache stays as it was, whatever the filesystem refuses; half of it
+ * there, half of it not; bytes are right by every way, to host memory and to a GPU, and whatever fails is named.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "io/residency.h"
+#include "io/storage.h"
+#include "support/fake_storage.h"
+#include "support/faults.h"
+#include "support/gpu.h"
+#include "support/test_model.h"
+
+#define KIB UINT64_C(1024)
+
+static struct hr_loader *any_loader(struct hr_loader_options options, int gpu)
+{
+    const char *devices[] = {gpu_name()};
+    options.size = sizeof options;
+    options.devices = devices;
+    options.device_count = (size_t)gpu;
+    return loader_make(&options);
+}
+
+static struct hr_stats load_all(struct hr_loader *loader, const struct test_model *model)
+{
+    struct hr_stats stats = {.size = sizeof stats};
+    struct hr_error err = {0};
+    struct hr_load *load = load_model(loader, model, NULL);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    check_all_items(load, model);
+    assert_int_equal(hr_load_stats(load, &stats), 0);
+    hr_load_free(load);
+    return stats;
+}
+
+/* ---------------------------------------------------------------------------------- the real system */
+
+static int64_t resident_bytes(const char *path)
+{
+    struct stat stat;
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0 && fstat(fd, &stat) == 0);
+    int64_t bytes = hr_residency_exact(fd, 0, (uint64_t)stat.st_size);
+    close(fd);
+    return bytes;
+}
+
+/* Puts the model's files on the disk and out of the page cache; 0 where that cannot be had. */
+static int make_cold(const struct test_model *model)
+{
+    int64_t left = 0;
+    for (size_t i = 0; i < model->path_count; i++) {
+        int fd = open(model->paths[i], O_RDONLY);
+        assert_true(fd >= 0 && fsync(fd) == 0);
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+        left += resident_bytes(model->paths[i]);
+    }
+    return left == 0;
+}
+
+static void check_page_cache(const struct test_model *model, const struct hr_stats *stats)
+{
+    int64_t resident = 0;
+    for (size_t i = 0; i < model->path_count; i++)
+        resident += resident_bytes(model->paths[i]);
+    if (resident > (int64_t)stats->bytes_needed / 100 + (int64_t)(64 * KIB))
+        fail_msg("the page cache holds %lld bytes more", (long long)resident);
+}
+
+static void test_page_cache_stays(void **state)
+{
+    struct test_model model;
+    (void)state;
+    model_equal(&model, "cold", 12, 3000001, 4);
+    for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++) {
+        struct hr_loader *loader = any_loader((struct hr_loader_options){.thread_count = 3}, gpu);
+        if (!make_cold(&model)) {
+            print_message("the page cache cannot be emptied here\n");
+            hr_loader_free(loader);
+            continue;
+        }
+        struct hr_stats stats = load_all(loader, &model);
+        check_page_cache(&model, &stats);
+        print_message("%s: %llu of %llu bytes with O_DIRECT\n", gpu ? "gpu" : "host",
+                      (unsigned long long)stats.bytes_direct, (unsigned long long)stats.bytes_read);
+        hr_loader_free(loader);
+    }
+    model_close(&model);
+}
+
+static void test_keep_cache(void **state)
+{
+    struct test_model model;
+    (void)state;
+    model_equal(&model, "kept", 6, 1000001, 3);
+    struct hr_loader *loader = any_loader((struct hr_loader_options){.thread_count = 2, .keep_cache = 1}, 0);
+    make_cold(&model);
+    struct hr_stats stats = load_all(loader, &model);
+    assert_int_equal(stats.bytes_direct, 0);
+    for (size_t i = 0; i < model.path_count; i++)
+        assert_true(resident_bytes(model.paths[i]) > 2900000);
+    hr_loader_free(loader);
+    model_close(&model);
+}
+
+/* ------------------------------------------------------------------------------- other storage, played */
+
+static const struct fake_storage storages[] = {
+    {.cold = 1},
+    {.cold = 1, .short_percent = 30, .eintr_percent = 5, .reorder_percent = 30},
+    {.cold = 1, .warm_bytes = 1 << 20},
+    {.cold = 1, .warm_bytes = 1 << 20, .direct_open_error = EINVAL},
+    {.cold = 1, .direct_open_error = EINVAL, .flags_error = EOPNOTSUPP},
+    {.cold = 1, .direct_open_error = EINVAL, .flags_error = EOPNOTSUPP, .fadvise_error = EINVAL, .short_percent = 30},
+    {.cold = 1, .alignment = {4096, 4096}, .short_percent = 20},
+    {.cold = 1, .alignment = {4096, 65536}},
+    {.cold = 1, .cachestat_error = ENOSYS},
+    {.cold = 1, .cachestat_error = EPERM, .may_write_error = EPERM, .flags_error = EOPNOTSUPP},
+    {.cold = 1, .bandwidth = 2, .latency_ns = 300000},
+    {.cold = 1, .descriptor_max = 2},
+};
+
+static void test_played(void **state)
+{
+    struct test_model mixed;
+    (void)state;
+    model_mixed(&mixed, "played", 20);
+    for (size_t i = 0; i < sizeof storages / sizeof storages[0]; i++)
+        for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++)
+            for (uint32_t threads = 1; threads < 5; threads += 3) {
+                struct fake_storage storage = storages[i];
+                storage.seed = i * 10 + threads + 1;
+                fake_storage_install(&storage);
+                struct hr_loader *loader =
+                    any_loader((struct hr_loader_options){.thread_count = threads, .chunk_bytes = 256 * KIB}, gpu);
+                struct hr_stats stats = load_all(loader, &mixed);
+                hr_loader_free(loader);
+                fake_storage_remove();
+                if (i == 0 && stats.bytes_direct == 0)
+                    print_message("the filesystem of the tests has no O_DIRECT\n");
+                if (storage.direct_open_error)
+                    assert_int_equal(stats.bytes_direct, 0);
+            }
+    model_close(&mixed);
+}
+
+/* The file opens with O_DIRECT and refuses the reads: what was begun is read anew in the next best mode. */
+static void test_direct_refused_late(void **state)
+{
+    struct test_model model;
+    (void)state;
+    model_equal(&model, "refused", 8, 900001, 4);
+    for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++)
+        for (unsigned long at = 2; at < 12; at += 3) {
+            struct fake_storage storage = {.cold = 1, .event_at = at, .event = fake_event_refuse_direct};
+            fake_storage_install(&storage);
+            struct hr_loader *loader =
+                any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 256 * KIB}, gpu);
+            load_all(loader, &model);
+            hr_loader_free(loader);
+            fake_storage_remove();
+        }
+    model_close(&model);
+}
+
+/* Slices of a cold file: rows, and columns that lie far apart. */
+static void test_slices(void **state)
+{
+    const struct test_tensor tensor = {.name = "m", .dtype = HR_DTYPE_BF16, .rank = 2, .shape = {700, 9001}, .seed = 5};
+    const struct hr_range rows[2] = {{100, 311, 0}, {0, 9001, 0}}, columns[2] = {{0, 700, 0}, {4500, 9001, 0}},
+                          narrow[2] = {{3, 690, 2}, {17, 20, 0}};
+    const struct hr_range *const slices[] = {rows, columns, narrow};
+    struct fake_storage storage = {.cold = 1, .short_percent = 10, .seed = 3};
+    struct test_model model;
+    struct hr_error err = {0};
+    (void)state;
+    model_write(&model, "slices", &tensor, 1, 1, 5);
+    model_open(&model);
+    fake_storage_install(&storage);
+    for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++)
+        for (size_t i = 0; i < 3; i++) {
+            struct hr_loader *loader =
+                any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 128 * KIB}, gpu);
+            struct hr_item item = {.size = sizeof item, .ranges = slices[i]};
+            struct hr_load *load = load_make(loader, model.checkpoint, &item, 1, NULL);
+            struct hr_view view = {.size = sizeof view};
+            assert_ok(hr_load_wait(load, 0, &err), err);
+            assert_ok(hr_load_view(load, 0, &view, &err), err);
+            void *copy = malloc(view.bytes);
+            assert_ok(hr_load_read(load, 0, 0, view.bytes, copy, &err), err);
+            view.data = copy;
+            check_view(&tensor, slices[i], &view);
+            free(copy);
+            hr_load_free(load);
+            hr_loader_free(loader);
+        }
+    fake_storage_remove();
+    model_close(&model);
+}
+
+/* -------------------------------------------------------------------------------------- what ends early */
+
+static void test_truncated(void **state)
+{
+    (void)state;
+    for (unsigned long at = 2; at < 14; at += 3) {
+        struct test_model model;
+        model_equal(&model, "shrinking", 6, 500000, 6);
+        struct fake_truncation truncation = {model.paths[0], hr_checkpoint_file(model.checkpoint, 0)->size / 2};
+        struct fake_storage storage = {
+            .cold = 1, .event_at = at, .event = fake_event_truncate, .event_context = &truncation};
+        struct hr_error err = {0};
+        fake_storage_install(&storage);
+        struct hr_loader *loader =
+            any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 128 * KIB}, 0);
+        struct hr_load *load = load_model(loader, &model, NULL);
+        int code = hr_load_wait_all(load, &err);
+        hr_load_free(load);
+        hr_loader_free(loader);
+        fake_storage_remove();
+        assert_true(code == HR_ESHORT_READ || code == HR_EFILE_CHANGED);
+        assert_string_equal(err.file, model.paths[0]);
+        assert_true(strlen(err.tensor) > 0);
+        model_close(&model);
+    }
+}
+
+/* Freed while reads are in flight and others wait for the budget. */
+static void test_freed_early(void **state)
+{
+    struct fake_storage storage = {.cold = 1, .bandwidth = 0.5, .latency_ns = 2000000};
+    struct test_model model;
+    struct hr_error err = {0};
+    (void)state;
+    model_equal(&model, "early", 10, 700001, 5);
+    fake_storage_install(&storage);
+    for (size_t turn = 0; turn < 12; turn++) {
+        int gpu = turn % 2 && gpu_name();
+        struct hr_loader *loader =
+            any_loader((struct hr_loader_options){.thread_count = 4, .chunk_bytes = 64 * KIB}, gpu);
+        struct hr_load *load = load_model(loader, &model, NULL);
+        if (turn % 3)
+            assert_ok(hr_load_wait(load, turn % 3, &err), err);
+        hr_load_free(load);
+        hr_loader_free(loader);
+    }
+    fake_storage_remove();
+    model_close(&model);
+}
+
+struct scenario {
+    const struct test_model *model;
+    int gpu;
+};
+
+static int run_scenario(void *context, struct hr_error *err)
+{
+    const struct scenario *scenario = context;
+    const char *devices[] = {gpu_name()};
+    struct hr_loader_options options = {.size = sizeof options,
+                                        .devices = devices,
+                                        .device_count = (size_t)scenario->gpu,
+                                        .thread_count = 2,
+                                        .chunk_bytes = 64 * KIB};
+    struct hr_item *items = model_items(scenario->model);
+    struct hr_loader *loader = NULL;
+    struct hr_load *load = NULL;
+    int code = hr_loader_new(&options, &loader, err);
+    if (code == 0)
+        code = hr_load_start(loader, scenario->model->checkpoint, items, scenario->model->count, NULL, &load, err);
+    if (code == 0)
+        code = hr_load_wait_all(load, err);
+    if (code == 0)
+        check_all_items(load, scenario->model);
+    hr_load_free(load);
+    hr_loader_free(loader);
+    free(items);
+    return code;
+}
+
+static void test_sweep(void **state)
+{
+    struct fake_storage storage = {.cold = 1};
+    struct test_model model;
+    (void)state;
+    model_equal(&model, "swept", 5, 90 * KIB, 3);
+    fake_storage_install(&storage);
+    for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++) {
+        struct scenario scenario = {&model, gpu};
+        assert_true(faults_sweep(FAULT_ALL, 0, run_scenario, &scenario) > 20);
+    }
+    fake_storage_remove();
+    model_close(&model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_page_cache_stays),    cmocka_unit_test(test_keep_cache), cmocka_unit_test(test_played),
+        cmocka_unit_test(test_direct_refused_late), cmocka_unit_test(test_slices),     cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_freed_early),         cmocka_unit_test(test_sweep),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
