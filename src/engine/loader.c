@@ -12,7 +12,7 @@
 #include "base/sys.h"
 #include "io/io.h"
 
-static const char *const route_names[HR_ROUTE_COUNT] = {"auto", "pread", "uring", "mmap"};
+static const char *const route_names[HR_ROUTE_COUNT] = {"auto", "pread", "uring", "mmap", "gds"};
 
 const char *hr_route_name(uint32_t route)
 {
