@@ -39,8 +39,7 @@ static int join(struct hr_move *move, const struct hr_move *next)
     return 1;
 }
 
-/* How many are left, at the front. */
-static size_t join_all(struct hr_move *moves, size_t move_count)
+size_t hr_moves_join(struct hr_move *moves, size_t move_count)
 {
     size_t count = 0;
     for (size_t i = 0; i < move_count; i++) {
@@ -196,7 +195,7 @@ static int place(struct hr_lane *lane, const struct hr_staging_block *block, str
                  struct hr_place_counts *counts, struct hr_error *err)
 {
     int is_done = 0, code = 0;
-    move_count = join_all(moves, move_count);
+    move_count = hr_moves_join(moves, move_count);
     if (move_count > 1 && !lane->device->reads_host)
         code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
     return code || is_done ? code : place_sorted(lane, block, moves, move_count, counts, err);

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/option_struct.h"
 #include "base/sys.h"
+#include "engine/gds_loader.h"
 #include "io/io.h"
 
 static const char *const route_names[HR_ROUTE_COUNT] = {"auto", "pread", "uring", "mmap", "gds"};
@@ -144,6 +145,7 @@ static int settle_devices(struct hr_loader *loader, const struct hr_loader_optio
 
 static void close_devices(struct hr_loader *loader)
 {
+    hr_loader_close_gds(loader, 0);
     hr_staging_free(loader->staging);
     for (uint32_t i = 0; i < loader->device_count; i++) {
         struct loader_device *target = &loader->devices[i];
@@ -177,6 +179,8 @@ static int loader_init(struct hr_loader *loader, const struct hr_loader_options 
         code = open_devices(loader, options, err);
     if (code == 0)
         code = settle_devices(loader, options, err);
+    if (code == 0)
+        code = hr_loader_open_gds(loader, err);
     return code;
 }
 
@@ -208,10 +212,12 @@ void hr_loader_free(struct hr_loader *loader)
 {
     if (!loader)
         return;
-    if (loader->fork_generation == hr_fork_generation())
+    if (loader->fork_generation == hr_fork_generation()) {
         close_devices(loader);
-    else
-        hr_staging_forget(loader->staging); /* the driver is of no use in the child, nor are its handles */
+    } else { /* the driver is of no use in the child, nor are its handles */
+        hr_loader_close_gds(loader, 1);
+        hr_staging_forget(loader->staging);
+    }
     hr_free(loader->devices);
     hr_free(loader);
 }

@@ -20,6 +20,7 @@
 #include "base/sys.h"
 #include "device/host.h"
 #include "engine/chunks.h"
+#include "engine/gds_read.h"
 #include "engine/send.h"
 #include "engine/slot.h"
 #include "engine/trace.h"
@@ -118,6 +119,12 @@ void hr_reader_free(struct hr_reader *reader)
     hr_free(reader);
 }
 
+/* Whose slots the chunk goes through on its way to a device. */
+static struct hr_staging *ring_of(const struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    return load->route == HR_ROUTE_GDS ? hr_chunk_device(load, chunk)->device_ring : load->loader->staging;
+}
+
 /* ----------------------------------------------------------------------------------------- errors */
 
 static void fail_read(struct hr_load *load, struct slot *slot)
@@ -161,7 +168,7 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
     const struct hr_plan_chunk *chunk = slot->chunk;
     struct hr_error error;
     if (slot->staging)
-        hr_staging_give(load->loader->staging, slot->staging);
+        hr_staging_give(ring_of(load, chunk), slot->staging);
     slot->staging = NULL;
     add_counters(reader); /* before its items are ready: who has seen all of them sees all reads */
     int code = succeeded ? hr_files_check(load->files, chunk->file_index, &error) : 0;
@@ -184,6 +191,41 @@ static void fail_copy(struct hr_reader *reader, struct slot *slot, struct hr_err
     hr_load_fail(reader->load, error);
 }
 
+/* The chunk's copies are in a lane since `from_ns`, with a fence behind them; or it failed. */
+static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t from_ns, int code, struct hr_error *error)
+{
+    if (code < 0) {
+        fail_copy(reader, slot, error);
+        finish_chunk(reader, slot, 0);
+        return;
+    }
+    slot->begin_ns = from_ns;
+    slot->copy_next = NULL;
+    if (reader->copy_first)
+        reader->copy_last->copy_next = slot;
+    else
+        reader->copy_first = slot;
+    reader->copy_last = slot;
+}
+
+/* By GPUDirect Storage: read into the slot's device memory, and on to its places. */
+static void read_on_device(struct hr_reader *reader, struct slot *slot)
+{
+    struct hr_load *load = reader->load;
+    struct loader_device *target = hr_chunk_device(load, slot->chunk);
+    struct gds_counts counts = {0};
+    struct hr_error error;
+    int code = hr_gds_read_chunk(
+        load, slot->chunk, slot->fd, slot->staging, target->lanes[reader->index % target->lane_count],
+        slot->fences[load->plan.groups[slot->chunk->group_index].device_index], reader->index, &counts,
+        &reader->counters.placed, &error);
+    reader->counters.bytes_read += counts.bytes_read;
+    reader->counters.read_count += counts.read_count;
+    reader->counters.read_ns += counts.read_ns;
+    reader->counters.copy_wait_ns += counts.copy_wait_ns;
+    chunk_sent(reader, slot, hr_sys->clock_ns(), code, &error);
+}
+
 /* The chunk has been read: on to its places. */
 static void place_chunk(struct hr_reader *reader, struct slot *slot)
 {
@@ -203,18 +245,7 @@ static void place_chunk(struct hr_reader *reader, struct slot *slot)
         load, chunk, slot->staging, slot->buffer, target->lanes[reader->index % target->lane_count],
         slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
-    if (code < 0) {
-        fail_copy(reader, slot, &error);
-        finish_chunk(reader, slot, 0);
-        return;
-    }
-    slot->begin_ns = from;
-    slot->copy_next = NULL;
-    if (reader->copy_first)
-        reader->copy_last->copy_next = slot;
-    else
-        reader->copy_first = slot;
-    reader->copy_last = slot;
+    chunk_sent(reader, slot, from, code, &error);
 }
 
 /* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */
@@ -270,6 +301,8 @@ static void advance(struct hr_reader *reader, struct slot *slot)
 {
     if (reader->load->stopping) {
         finish_chunk(reader, slot, 0);
+    } else if (slot->staging && slot->staging->gds) {
+        read_on_device(reader, slot);
     } else if (!slot->bytes_expected && !hr_slot_fill(reader->load, slot)) {
         place_chunk(reader, slot);
     } else if (submit(reader, slot) < 0) {
@@ -317,7 +350,7 @@ static int find_buffer(struct hr_reader *reader, const struct hr_plan_chunk *chu
     *ret_buffer = chunk->way == HR_WAY_STAGED ? slot->bounce : NULL;
     if (!hr_chunk_device(load, chunk)->lane_count)
         return 0;
-    int code = hr_staging_take(load->loader->staging, HR_STAGING_DEPTH, &slot->staging, &grown, err);
+    int code = hr_staging_take(ring_of(load, chunk), HR_STAGING_DEPTH, &slot->staging, &grown, err);
     if (grown)
         hr_trace_span(load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, grown);
     if (code == 0) /* pages of the page cache are copied fastest to where they begin at the same place of a page */
@@ -339,7 +372,7 @@ static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *ch
         hr_slot_begin(slot, chunk, fd, buffer);
         reader->free_count--;
     } else if (slot->staging) {
-        hr_staging_give(reader->load->loader->staging, slot->staging);
+        hr_staging_give(ring_of(reader->load, chunk), slot->staging);
         slot->staging = NULL;
     }
     return code;
@@ -391,7 +424,7 @@ static void wait_for_others(struct hr_reader *reader)
         hr_files_wait(reader->load->files);
         return;
     }
-    hr_staging_wait(reader->load->loader->staging);
+    hr_staging_wait(ring_of(reader->load, reader->waiting));
     reader->counters.copy_wait_ns += hr_trace_span(reader->load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, 0);
 }
 
