@@ -16,6 +16,10 @@
 #include "device/gds_driver.h"
 #include "fake_cuda/cuda_abi.h"
 
+#define DECLARE(name, result, parameters) result name parameters;
+HR_CU_FILE_FUNCTION_LIST(DECLARE)
+struct hr_cu_file_error cuFileDriverClose_v2(void);
+
 #define ALIGNMENT 4096
 #define HANDLE_MAX 512
 #define BUFFER_MAX 256
@@ -314,7 +318,8 @@ static int check_read(const struct handle *file, uintptr_t memory, size_t bytes,
     return 0;
 }
 
-static ssize_t read_some(int fd, uintptr_t target, size_t bytes, off_t offset)
+/* Delivers no more than `most`. */
+static ssize_t read_some(int fd, uintptr_t target, size_t bytes, off_t offset, size_t most)
 {
     void *staging = NULL;
     if (posix_memalign(&staging, ALIGNMENT, bytes)) {
@@ -323,6 +328,8 @@ static ssize_t read_some(int fd, uintptr_t target, size_t bytes, off_t offset)
     }
     ssize_t size = pread(fd, staging, bytes, offset);
     int error = errno;
+    if (size > (ssize_t)most)
+        size = (ssize_t)most;
     if (size > 0 && to_device(target, staging, (size_t)size))
         size = -HR_CU_FILE_CUDA_DRIVER_ERROR;
     free(staging);
@@ -344,8 +351,6 @@ ssize_t cuFileRead(hr_cu_file_handle handle, void *memory, size_t bytes, off_t o
     }
     if (code || is_refused)
         return -(code ? code : is_refused);
-    ssize_t size = read_some(file->fd, (uintptr_t)memory + (uintptr_t)memory_offset, bytes, offset);
-    if (excess)
-        return (ssize_t)(bytes + excess);
-    return size > (ssize_t)most ? (ssize_t)most : size;
+    ssize_t size = read_some(file->fd, (uintptr_t)memory + (uintptr_t)memory_offset, bytes, offset, most);
+    return excess ? (ssize_t)(bytes + excess) : size;
 }
