@@ -25,7 +25,7 @@ struct hr_cu_file_error cuFileDriverClose_v2(void);
 #define BUFFER_MAX 256
 
 struct settings {
-    long open, close_input, major, storage, control, aperture, handle, most, excess;
+    long open, close_input, major, storage, control, aperture, handle, most, excess, truncate;
 };
 
 static const struct settings defaults = {.major = 2, .storage = -1, .aperture = -1};
@@ -55,7 +55,7 @@ static int apply_one(const char *word)
                 {"major", &settings.major},       {"storage", &settings.storage},
                 {"control", &settings.control},   {"aperture", &settings.aperture},
                 {"handle", &settings.handle},     {"short", &settings.most},
-                {"excess", &settings.excess}};
+                {"excess", &settings.excess},     {"truncate", &settings.truncate}};
     const char *value = strchr(word, '=');
     if (!value)
         return -1;
@@ -337,11 +337,23 @@ static ssize_t read_some(int fd, uintptr_t target, size_t bytes, off_t offset, s
     return size;
 }
 
+/* Locked. Once; the descriptor itself is for reading. */
+static void cut(int fd)
+{
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (truncate(path, settings.truncate))
+        perror("fake libcufile: truncate");
+    settings.truncate = 0;
+}
+
 ssize_t cuFileRead(hr_cu_file_handle handle, void *memory, size_t bytes, off_t offset, off_t memory_offset)
 {
     const struct handle *file = handle;
     int code = enter();
     int is_refused = code ? 0 : check_read(file, (uintptr_t)memory, bytes, offset, memory_offset);
+    if (settings.truncate && file->is_live)
+        cut(file->fd);
     size_t most = settings.most ? (size_t)settings.most : bytes, excess = (size_t)settings.excess;
     live.read_count++;
     leave(0);

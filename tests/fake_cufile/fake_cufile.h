@@ -15,6 +15,7 @@
  *   handle=CODE      files are refused
  *   short=BYTES      no read returns more
  *   excess=1         reads say one byte more than was asked for
+ *   truncate=BYTES   the next read cuts its file to this size first
  *   fail=N:CODE      the N-th call from now that can fail does; a read returns -CODE, or for codes under 5000 -1 and errno
  */
 #ifndef TESTS_FAKE_CUFILE_H
