@@ -13,6 +13,7 @@
 
 #include "base/limits.h"
 #include "base/sys.h"
+#include "device/gds.h"
 #include "io/io.h"
 
 #define DETAIL(entry, ...) snprintf((entry)->detail, sizeof(entry)->detail, __VA_ARGS__)
@@ -167,13 +168,29 @@ static void probe_cuda(struct hr_capability *entry)
         DETAIL(entry, "%.200s", error.message);
 }
 
+/* Without loading cuFile, which is heavy. */
+static void probe_gds(struct hr_capability *entry)
+{
+    char detail[160];
+    entry->usable = hr_gds_platform(detail, sizeof detail);
+    DETAIL(entry, "%s: route gds, if libcufile.so.0 is there, %s", detail,
+           entry->usable ? "reads by direct transfers where the filesystem has them" : "is in compatibility mode only");
+}
+
 static const struct {
     const char *name;
     void (*probe)(struct hr_capability *entry);
 } capabilities[] = {
-    {"pread", probe_pread},         {"io_uring", probe_uring},        {"mmap", probe_mmap},
-    {"cachestat", probe_cachestat}, {"huge_pages", probe_huge_pages}, {"open_files", probe_open_files},
-    {"cores", probe_cores},         {"memory", probe_memory},         {"cuda", probe_cuda},
+    {"pread", probe_pread},
+    {"io_uring", probe_uring},
+    {"mmap", probe_mmap},
+    {"cachestat", probe_cachestat},
+    {"huge_pages", probe_huge_pages},
+    {"open_files", probe_open_files},
+    {"cores", probe_cores},
+    {"memory", probe_memory},
+    {"cuda", probe_cuda},
+    {"gds", probe_gds},
 };
 
 size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity)

@@ -305,7 +305,8 @@ enum hr_route {
     HR_ROUTE_PREAD = 1, /* reader threads that call preadv */
     HR_ROUTE_URING = 2, /* io_uring */
     HR_ROUTE_MMAP = 3,  /* host only: private writable mappings, read when touched; a file that shrinks means SIGBUS */
-    HR_ROUTE_GDS = 4,   /* GPUs only: GPUDirect Storage, by libcufile.so.0; taken by itself only where transfers are direct */
+    HR_ROUTE_GDS =
+        4, /* GPUs only: GPUDirect Storage, by libcufile.so.0; taken by itself only where transfers are direct */
     HR_ROUTE_COUNT
 };
 

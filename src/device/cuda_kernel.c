@@ -243,8 +243,8 @@ int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, s
 static int launch_table(struct hr_lane *lane, const struct hr_move *moves, size_t move_count, uint64_t bytes,
                         struct hr_error *err)
 {
-    hr_cu_result result = lane->device->driver->cuMemcpyHtoDAsync(lane->table.memory, moves,
-                                                                  move_count * sizeof *moves, lane->stream);
+    hr_cu_result result =
+        lane->device->driver->cuMemcpyHtoDAsync(lane->table.memory, moves, move_count * sizeof *moves, lane->stream);
     int code = hr_cuda_check(lane->device, result, "copying to the device", err);
     return code ? code : launch(lane, lane->table.memory, bytes, move_count, err);
 }

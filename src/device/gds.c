@@ -258,8 +258,8 @@ int64_t hr_gds_read(struct hr_gds *gds, struct hr_gds_file *file, uint32_t slot_
     int code = hr_cuda_enter(gds->device, &scope, err);
     if (code)
         return code;
-    int64_t result = read_all(gds, file, hr_gds_slot(gds, slot_index), slot_offset, file_offset, bytes, bytes_read,
-                              read_count, err);
+    int64_t result =
+        read_all(gds, file, hr_gds_slot(gds, slot_index), slot_offset, file_offset, bytes, bytes_read, read_count, err);
     hr_cuda_leave(gds->device, &scope);
     return result;
 }

@@ -100,10 +100,14 @@ static const struct {
     int flag; /* bit of dstatusflags */
     const char *needs;
 } storages[] = {
-    {"ext4", HR_CU_FILE_NVME_SUPPORTED, "a local NVMe drive"}, {"xfs", HR_CU_FILE_NVME_SUPPORTED, "a local NVMe drive"},
-    {"nfs", HR_CU_FILE_NFS_SUPPORTED, "proto=rdma"},           {"nfs4", HR_CU_FILE_NFS_SUPPORTED, "proto=rdma"},
-    {"lustre", HR_CU_FILE_LUSTRE_SUPPORTED, NULL},             {"wekafs", HR_CU_FILE_WEKAFS_SUPPORTED, NULL},
-    {"gpfs", HR_CU_FILE_GPFS_SUPPORTED, NULL},                 {"beegfs", HR_CU_FILE_BEEGFS_SUPPORTED, NULL},
+    {"ext4", HR_CU_FILE_NVME_SUPPORTED, "a local NVMe drive"},
+    {"xfs", HR_CU_FILE_NVME_SUPPORTED, "a local NVMe drive"},
+    {"nfs", HR_CU_FILE_NFS_SUPPORTED, "proto=rdma"},
+    {"nfs4", HR_CU_FILE_NFS_SUPPORTED, "proto=rdma"},
+    {"lustre", HR_CU_FILE_LUSTRE_SUPPORTED, NULL},
+    {"wekafs", HR_CU_FILE_WEKAFS_SUPPORTED, NULL},
+    {"gpfs", HR_CU_FILE_GPFS_SUPPORTED, NULL},
+    {"beegfs", HR_CU_FILE_BEEGFS_SUPPORTED, NULL},
 };
 
 static int has_what_it_needs(int flag, const struct mount *mount, uint64_t device_number)

@@ -42,8 +42,8 @@ int hr_loader_open_gds(struct hr_loader *loader, struct hr_error *err)
     int is_asked = loader->route == HR_ROUTE_GDS, code = 0;
     if (is_asked && !loader->remote_devices)
         return hr_fail(err, HR_EUNSUPPORTED, "route 'gds' is for GPUs; host memory is filled by other routes");
-    if (!is_asked && (loader->route != HR_ROUTE_AUTO || !loader->remote_devices ||
-                      !hr_gds_platform(detail, sizeof detail)))
+    if (!is_asked &&
+        (loader->route != HR_ROUTE_AUTO || !loader->remote_devices || !hr_gds_platform(detail, sizeof detail)))
         return 0;
     for (uint32_t i = 0; i < loader->device_count && code == 0; i++)
         if (loader->devices[i].lane_count)

@@ -40,9 +40,8 @@ static int read_pending(struct gds_job *job, struct hr_error *err)
     uint64_t from = hr_sys->clock_ns();
     if (bytes == 0)
         return 0;
-    int64_t result =
-        hr_gds_read(job->slot->gds, job->file, job->slot->gds_index, offset - job->base, offset, bytes,
-                    &job->counts->bytes_read, &job->counts->read_count, err);
+    int64_t result = hr_gds_read(job->slot->gds, job->file, job->slot->gds_index, offset - job->base, offset, bytes,
+                                 &job->counts->bytes_read, &job->counts->read_count, err);
     job->counts->read_ns += hr_trace_span(job->load, HR_TRACE_READ, job->reader_index, from, job->chunk->file_index,
                                           offset, job->counts->bytes_read - before);
     job->placed->bytes_sent += job->counts->bytes_read - before;
@@ -51,10 +50,10 @@ static int read_pending(struct gds_job *job, struct hr_error *err)
         return 0;
     if (result >= 0) {
         offset += (uint64_t)result;
-        result = hr_fail(
-            err, HR_ESHORT_READ,
-            "the file ends at byte %llu where %llu more were to be read; it was cut short after it was opened",
-            (unsigned long long)offset, (unsigned long long)(bytes - (uint64_t)result));
+        result =
+            hr_fail(err, HR_ESHORT_READ,
+                    "the file ends at byte %llu where %llu more were to be read; it was cut short after it was opened",
+                    (unsigned long long)offset, (unsigned long long)(bytes - (uint64_t)result));
     }
     hr_chunk_locate(job->load, job->chunk, offset, err);
     return (int)result;
@@ -64,8 +63,7 @@ static int read_pending(struct gds_job *job, struct hr_error *err)
 static int want(struct gds_job *job, uint64_t begin, uint64_t end, struct hr_error *err)
 {
     uint64_t page = page_of(begin);
-    if (job->pending_end && page >= job->pending_begin &&
-        page <= page_of(job->pending_end + HR_GDS_ALIGNMENT - 1)) {
+    if (job->pending_end && page >= job->pending_begin && page <= page_of(job->pending_end + HR_GDS_ALIGNMENT - 1)) {
         job->pending_end = end > job->pending_end ? end : job->pending_end;
         return 0;
     }

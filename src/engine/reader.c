@@ -215,10 +215,10 @@ static void read_on_device(struct hr_reader *reader, struct slot *slot)
     struct loader_device *target = hr_chunk_device(load, slot->chunk);
     struct gds_counts counts = {0};
     struct hr_error error;
-    int code = hr_gds_read_chunk(
-        load, slot->chunk, slot->fd, slot->staging, target->lanes[reader->index % target->lane_count],
-        slot->fences[load->plan.groups[slot->chunk->group_index].device_index], reader->index, &counts,
-        &reader->counters.placed, &error);
+    int code =
+        hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging, target->lanes[reader->index % target->lane_count],
+                          slot->fences[load->plan.groups[slot->chunk->group_index].device_index], reader->index,
+                          &counts, &reader->counters.placed, &error);
     reader->counters.bytes_read += counts.bytes_read;
     reader->counters.read_count += counts.read_count;
     reader->counters.read_ns += counts.read_ns;

@@ -51,11 +51,11 @@ static int apply_one(const char *word)
     static const struct {
         const char *key;
         long *value;
-    } keys[] = {{"open", &settings.open},         {"close_input", &settings.close_input},
-                {"major", &settings.major},       {"storage", &settings.storage},
-                {"control", &settings.control},   {"aperture", &settings.aperture},
-                {"handle", &settings.handle},     {"short", &settings.most},
-                {"excess", &settings.excess},     {"truncate", &settings.truncate}};
+    } keys[] = {{"open", &settings.open},       {"close_input", &settings.close_input},
+                {"major", &settings.major},     {"storage", &settings.storage},
+                {"control", &settings.control}, {"aperture", &settings.aperture},
+                {"handle", &settings.handle},   {"short", &settings.most},
+                {"excess", &settings.excess},   {"truncate", &settings.truncate}};
     const char *value = strchr(word, '=');
     if (!value)
         return -1;

@@ -31,8 +31,8 @@ int gds_usable(void)
 {
     static int usable = -1;
     const char *device = gpu_name();
-    struct hr_loader_options options = {.size = sizeof options, .devices = &device, .device_count = 1,
-                                        .route = HR_ROUTE_GDS};
+    struct hr_loader_options options = {
+        .size = sizeof options, .devices = &device, .device_count = 1, .route = HR_ROUTE_GDS};
     struct hr_loader *loader = NULL;
     struct hr_error err = {0};
     if (usable < 0) {

@@ -47,8 +47,8 @@ static void spread_moves(const struct hr_move *offsets, size_t count, const char
     scene_check(&scene);
     for (size_t i = 0; i < count; i++) {
         const struct hr_move *move = &offsets[i];
-        scene_move(&scene, move->source, SCENE_SOURCE_BYTES + move->target, move->bytes, move->rows,
-                   move->source_pitch, move->target_pitch);
+        scene_move(&scene, move->source, SCENE_SOURCE_BYTES + move->target, move->bytes, move->rows, move->source_pitch,
+                   move->target_pitch);
         scene.moves[i].source += (uintptr_t)scene.target - (uintptr_t)scene.source;
     }
     struct hr_place_counts counts = {0};
@@ -133,20 +133,19 @@ static void machine_use(const struct machine *used)
 }
 
 #define NVME "../../devices/pci0000:00/0000:00:04.0/0000:03:00.0/nvme/nvme0/nvme0n1/nvme0n1p2"
-#define MOUNTS                                                                      \
-    "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"                       \
+#define MOUNTS                                                                       \
+    "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"                        \
     "35 22 259:2 /data /data rw,noatime shared:2 master:1 - xfs /dev/nvme0n1p2 rw\n" \
     "40 22 0:52 / /net rw - nfs4 server:/x rw,vers=4.2,proto=rdma,port=20049\n"      \
     "41 22 0:53 / /slow rw - nfs4 server:/y rw,vers=4.2,proto=tcp\n"                 \
-    "42 22 0:54 / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw\n"                       \
+    "42 22 0:54 / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw\n"                        \
     "43 22 0:55 / /tmp rw - tmpfs tmpfs rw\n"
 
-static void check_direct(struct machine used, unsigned version, unsigned control, unsigned storage, unsigned major_number,
-                         unsigned minor_number, int expected, const char *said)
+static void check_direct(struct machine used, unsigned version, unsigned control, unsigned storage,
+                         unsigned major_number, unsigned minor_number, int expected, const char *said)
 {
-    struct hr_gds gds = {.properties.nvfs = {.major_version = version,
-                                             .dcontrolflags = control,
-                                             .dstatusflags = storage}};
+    struct hr_gds gds = {
+        .properties.nvfs = {.major_version = version, .dcontrolflags = control, .dstatusflags = storage}};
     char detail[120];
     machine_use(&used);
     int is_direct = hr_gds_is_direct(&gds, makedev(major_number, minor_number), detail, sizeof detail);

@@ -42,8 +42,9 @@ _Static_assert(sizeof(struct hr_cu_file_properties) > sizeof(CUfileDrvProps_t), 
 #define hr_cu_file_error CUfileError
 #define hr_cu_file_descr CUfileDescr_t
 #define hr_cu_file_properties CUfileDrvProps
-#define CHECK_FUNCTION(name, result, parameters) \
-    _Static_assert(__builtin_types_compatible_p(result(*) parameters, __typeof__(&name)), #name " is declared otherwise");
+#define CHECK_FUNCTION(name, result, parameters)                                          \
+    _Static_assert(__builtin_types_compatible_p(result(*) parameters, __typeof__(&name)), \
+                   #name " is declared otherwise");
 HR_CU_FILE_FUNCTION_LIST(CHECK_FUNCTION)
 HR_CU_FILE_CLOSE(CHECK_FUNCTION)
 

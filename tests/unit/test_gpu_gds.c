@@ -9,10 +9,12 @@
 
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,10 +133,8 @@ static void test_every_setting(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         for (size_t k = 0; k < sizeof fakes / sizeof fakes[0]; k++) {
-            struct hr_load_options options = {.size = sizeof options,
-                                              .ownership = k & 1,
-                                              .window_bytes = k & 2 ? 200 << 10 : 0,
-                                              .sequential = k & 1};
+            struct hr_load_options options = {
+                .size = sizeof options, .ownership = k & 1, .window_bytes = k & 2 ? 200 << 10 : 0, .sequential = k & 1};
             if (strstr(fakes[k], "aperture") && (settings[i].chunk_bytes == 0 || settings[i].chunk_bytes > 1 << 20))
                 continue; /* no slot at all */
             begin(fakes[k]);
@@ -251,8 +251,8 @@ static void test_refusals(void **state)
     refuse("open=5007", 5007, "CU_FILE_PLATFORM_NOT_SUPPORTED");
     refuse("aperture=0", 5036, "aperture");
     begin("");
-    assert_code(
-        loader_try((struct hr_loader_options){.devices = host, .device_count = 1}, &loader, &err), HR_EUNSUPPORTED);
+    assert_code(loader_try((struct hr_loader_options){.devices = host, .device_count = 1}, &loader, &err),
+                HR_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "'gds' is for GPUs"));
     end();
 }
@@ -321,6 +321,87 @@ static void test_descriptor_0(void **state)
     close(kept);
     close(file);
     end();
+}
+
+/* ------------------------------------------------------------------------------ chosen by itself */
+
+/* A machine with nvidia-fs or without, files on Lustre, and a page cache that holds all or nothing. */
+static struct hr_sys machine;
+static int has_nvidia_fs, is_cached, cufile_asked;
+
+static int machine_stat(const char *path, struct stat *ret_stat)
+{
+    if (strcmp(path, "/proc/driver/nvidia-fs") == 0)
+        return has_nvidia_fs ? 0 : -ENOENT;
+    return hr_sys_real.stat(path, ret_stat);
+}
+
+static int machine_open(const char *path, int flags)
+{
+    char mount[100];
+    struct stat file;
+    if (strcmp(path, "/dev/nvidia-fs0") == 0)
+        return hr_sys_real.open("/dev/null", flags);
+    if (strcmp(path, "/proc/self/mountinfo") != 0)
+        return hr_sys_real.open(path, flags);
+    assert_int_equal(stat(mixed.paths[0], &file), 0);
+    snprintf(mount, sizeof mount, "42 22 %u:%u / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw\n", major(file.st_dev),
+             minor(file.st_dev));
+    test_raw_write(test_path("mountinfo"), mount, strlen(mount));
+    return hr_sys_real.open(test_path("mountinfo"), flags);
+}
+
+static int machine_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
+{
+    (void)fd, (void)offset;
+    *ret_page_count = is_cached ? (size + 4095) / 4096 : 0;
+    return 0;
+}
+
+static void *machine_library(const char *name)
+{
+    cufile_asked |= strstr(name, "cufile") != NULL;
+    return hr_sys_real.library_open(name);
+}
+
+static void auto_load(const char *settings, uint32_t route, const char *said)
+{
+    const char *devices[] = {gpu_name()};
+    struct hr_loader_options options = {
+        .size = sizeof options, .devices = devices, .device_count = 1, .thread_count = 2, .chunk_bytes = 64 << 10};
+    begin(settings);
+    machine = hr_sys_real;
+    machine.stat = machine_stat;
+    machine.open = machine_open;
+    machine.cachestat = machine_cachestat;
+    machine.library_open = machine_library;
+    hr_sys = &machine;
+    struct hr_loader *loader = loader_make(&options);
+    struct hr_stats stats = load_all(loader, NULL);
+    hr_loader_free(loader);
+    hr_sys = &hr_sys_real;
+    assert_string_equal(hr_route_name(stats.route), hr_route_name(route));
+    if (!strstr(stats.route_reason, said))
+        fail_msg("'%s' is not in '%s'", said, stats.route_reason);
+    end();
+}
+
+/* Taken by itself only for cold files and direct transfers; without nvidia-fs cuFile is not even loaded. */
+static void test_auto(void **state)
+{
+    (void)state;
+    if (!uring_usable())
+        skip();
+    has_nvidia_fs = is_cached = cufile_asked = 0;
+    auto_load("", HR_ROUTE_URING, "holds 0 %");
+    assert_int_equal(cufile_asked, 0);
+    has_nvidia_fs = 1;
+    auto_load("", HR_ROUTE_GDS, "direct transfers: lustre");
+    auto_load("control=4", HR_ROUTE_URING, "holds 0 %");
+    auto_load("open=5001", HR_ROUTE_URING, "holds 0 %");
+    auto_load("aperture=0", HR_ROUTE_URING, "holds 0 %");
+    is_cached = 1;
+    auto_load("", HR_ROUTE_PREAD, "holds 100 %");
 }
 
 /* ------------------------------------------------------------------------------------------ faults */
@@ -398,7 +479,8 @@ static void test_every_call_fails(void **state)
 /* The file ends in the middle of a tensor, in the middle of a page. */
 static void test_truncated(void **state)
 {
-    static const struct test_tensor tensor = {.name = "t", .dtype = HR_DTYPE_U8, .rank = 1, .shape = {3000000}, .seed = 9};
+    static const struct test_tensor tensor = {
+        .name = "t", .dtype = HR_DTYPE_U8, .rank = 1, .shape = {3000000}, .seed = 9};
     static const char *const settings[] = {"truncate=1500000", "truncate=1503232", "truncate=100",
                                            "truncate=1500000,short=8192"};
     (void)state;
@@ -494,13 +576,21 @@ static void test_fork(void **state)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_setting), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_figures),       cmocka_unit_test(test_mixed_devices),
-        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_no_library),
-        cmocka_unit_test(test_descriptor_0),  cmocka_unit_test(test_file_refused),
-        cmocka_unit_test(test_reads_fail),    cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_truncated),     cmocka_unit_test(test_system_calls_fail),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_every_setting),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_mixed_devices),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_library),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_descriptor_0),
+        cmocka_unit_test(test_file_refused),
+        cmocka_unit_test(test_reads_fail),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_system_calls_fail),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_fork),
     };
     if (count > 1 && strcmp(arguments[1], "no-library") == 0)
         return no_library();
