@@ -68,6 +68,7 @@ static void json_figures(struct json *json, const struct hr_stats *stats)
     json_u64(json, "kernels", stats->kernel_count);
     json_u64(json, "staging_bytes", stats->staging_bytes);
     json_text(json, "staging", stats->staging);
+    json_text(json, "placement", stats->placement);
     json_real(json, "copy_wait_thread_seconds", seconds(stats->copy_wait_ns), 9);
     json_real(json, "cpu_seconds", seconds(stats->cpu_ns), 9);
 }
@@ -162,6 +163,8 @@ static void gpu_rows(struct table *table, const struct hr_stats *stats)
                stats->copy_count == 1 ? "copy" : "copies", human_count(kernels, stats->kernel_count, "kernel"));
     table_addf(table, "staging");
     table_addf(table, "%s%s%s", human_bytes(size, stats->staging_bytes), *stats->staging ? ", " : "", stats->staging);
+    table_addf(table, "numa");
+    table_addf(table, "%s", stats->placement);
     seconds_row(table, "copy wait", stats->copy_wait_ns, " (all readers)");
     seconds_row(table, "reader cpu", stats->cpu_ns, " (all readers)");
     bytes_row(table, "window", stats->peak_window_bytes);

@@ -19,6 +19,7 @@ struct open_flags {
 struct tuning {
     uint32_t route, thread_count, queue_depth, lane_count;
     uint64_t chunk_bytes, window_bytes, staging_bytes;
+    int no_numa;
 };
 
 struct request_options {
@@ -52,7 +53,8 @@ struct request_options {
                "reads in flight per thread, with io_uring"),                                                      \
         OPTION("staging-bytes", "SIZE", OPTION_SIZE, &(tuning).staging_bytes, "HEADRACE_STAGING_BYTES",           \
                "most pinned memory, for GPUs"),                                                                   \
-        OPTION("lanes", "N", OPTION_COUNT, &(tuning).lane_count, "HEADRACE_LANES", "streams a GPU")
+        OPTION("lanes", "N", OPTION_COUNT, &(tuning).lane_count, "HEADRACE_LANES", "streams a GPU"),              \
+        OPTION("no-numa", NULL, OPTION_FLAG, &(tuning).no_numa, NULL, "bind nothing to the GPU's NUMA node")
 
 #define DEVICE_OPTION(device)                                \
     OPTION("device", "DEVICE", OPTION_TEXT, &(device), NULL, \

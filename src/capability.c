@@ -7,6 +7,7 @@
 #include <headrace/headrace.h>
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #include "base/sys.h"
 #include "device/gds.h"
 #include "io/io.h"
+#include "io/residency.h"
+#include "topo/placement.h"
 
 #define DETAIL(entry, ...) snprintf((entry)->detail, sizeof(entry)->detail, __VA_ARGS__)
 #define MIB (UINT64_C(1) << 20)
@@ -39,17 +42,19 @@ static void probe_mmap(struct hr_capability *entry)
 /* A descriptor that cannot exist: a kernel that has the call says EBADF, and no file is needed. */
 static void probe_cachestat(struct hr_capability *entry)
 {
-    int64_t answer = hr_residency(-1, 0, 1);
+    int64_t answer = hr_residency_exact(-1, 0, 1);
     entry->usable = answer == -EBADF;
     if (entry->usable)
         DETAIL(entry, "tells what the page cache holds; recent kernels refuse it (EPERM) for files that this user "
                       "neither owns nor may write");
     else if (answer == -ENOSYS)
-        DETAIL(entry, "this kernel cannot tell what the page cache holds: Linux 6.5 can; loads work without");
+        DETAIL(entry,
+               "this kernel does not count what the page cache holds: Linux 6.5 does; single bytes are read without "
+               "waiting instead");
     else
         DETAIL(entry,
                "refused (errno %d), by a container's seccomp profile for instance: allow cachestat there; "
-               "loads work without",
+               "single bytes are read without waiting instead",
                (int)-answer);
 }
 
@@ -171,10 +176,78 @@ static void probe_cuda(struct hr_capability *entry)
 /* Without loading cuFile, which is heavy. */
 static void probe_gds(struct hr_capability *entry)
 {
-    char detail[160];
+    char detail[120];
     entry->usable = hr_gds_platform(detail, sizeof detail);
-    DETAIL(entry, "%s: route gds, if libcufile.so.0 is there, %s", detail,
+    DETAIL(entry, "%.120s: route gds, if libcufile.so.0 is there, %s", detail,
            entry->usable ? "reads by direct transfers where the filesystem has them" : "is in compatibility mode only");
+}
+
+/* Adds to the detail; what does not fit is cut. */
+__attribute__((format(printf, 2, 3))) static void add(struct hr_capability *entry, const char *format, ...)
+{
+    va_list arguments;
+    size_t size = strlen(entry->detail);
+    va_start(arguments, format);
+    vsnprintf(entry->detail + size, sizeof entry->detail - size, format, arguments);
+    va_end(arguments);
+}
+
+/* The nodes of the GPUs by their number, -1 where it is unknown; returns how many there are. */
+static size_t gpu_nodes(const struct hr_topology *topology, int *nodes)
+{
+    struct hr_device_info info = {.size = sizeof info};
+    char name[16];
+    for (size_t i = 0; i < HR_DEVICE_COUNT_MAX; i++) {
+        snprintf(name, sizeof name, "cuda:%zu", i);
+        if (hr_device_find(name, &info, NULL) < 0)
+            return i;
+        nodes[i] = hr_topology_pci_node(topology, info.pci);
+    }
+    return HR_DEVICE_COUNT_MAX;
+}
+
+/* The GPUs at a node, as " 0 1 2"; nothing for none. */
+static void add_gpus(struct hr_capability *entry, const int *nodes, size_t count, int node, const char *intro)
+{
+    int said = 0;
+    for (size_t i = 0; i < count; i++)
+        if (nodes[i] == node)
+            add(entry, "%s %zu", said++ ? "" : intro, i);
+}
+
+static void describe_numa(struct hr_capability *entry, const struct hr_topology *topology,
+                          const struct hr_cpu_set *affinity)
+{
+    int nodes[HR_DEVICE_COUNT_MAX];
+    struct hr_placement placement;
+    struct hr_cpu_set cpus;
+    size_t count = gpu_nodes(topology, nodes);
+    hr_placement_decide(topology, affinity, nodes, count > 0, &placement);
+    entry->usable = placement.node >= 0;
+    add(entry, "%s%s", count ? "a load to cuda:0: " : "", placement.reason);
+    if (topology->node_count < 2)
+        return;
+    for (uint32_t i = 0; i < topology->node_count; i++) {
+        hr_topology_node_cpus(topology, topology->nodes[i], &cpus);
+        uint32_t all = hr_topology_core_count(topology, &cpus);
+        hr_cpu_set_intersect(&cpus, affinity);
+        add(entry, "; node %d: %u of %u cores", topology->nodes[i], hr_topology_core_count(topology, &cpus), all);
+        add_gpus(entry, nodes, count, topology->nodes[i], ", cuda");
+    }
+    add_gpus(entry, nodes, count, -1, "; unknown node: cuda");
+}
+
+static void probe_numa(struct hr_capability *entry)
+{
+    struct hr_cpu_set affinity;
+    struct hr_topology *topology = hr_topology_read();
+    if (!topology)
+        DETAIL(entry, "cannot tell: no memory");
+    else if (hr_sys->affinity_get(affinity.words, HR_CPU_COUNT_MAX / 64) < 0)
+        DETAIL(entry, "nothing is bound: the affinity cannot be read");
+    else
+        describe_numa(entry, topology, &affinity);
+    hr_free(topology);
 }
 
 static const struct {
@@ -191,6 +264,7 @@ static const struct {
     {"memory", probe_memory},
     {"cuda", probe_cuda},
     {"gds", probe_gds},
+    {"numa", probe_numa},
 };
 
 size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity)

@@ -16,10 +16,11 @@ MAY_INCLUDE = {
     "src/catalog": {"base", "format"},
     "src/plan": {"base", "format"},
     "src/io": {"base"},
-    "src/device": {"base"},
-    "src/engine": {"base", "format", "catalog", "plan", "io", "device"},
+    "src/topo": {"base"},
+    "src/device": {"base", "topo"},
+    "src/engine": {"base", "format", "catalog", "plan", "io", "topo", "device"},
     "src/probe": {"base", "io", "device"},
-    "src": {"base", "format", "catalog", "plan", "io", "device", "engine"},
+    "src": {"base", "format", "catalog", "plan", "io", "topo", "device", "engine"},
 }
 OUTSIDE = ["cli", "bench", "examples", "python"]
 # Names that a build system or a language fixes may occur many times.

@@ -350,7 +350,7 @@ struct hr_loader_options {
     const char *const *devices; /* names as of hr_device_find(); NULL with a count of 0: { "cpu" }. At most 64 */
     size_t device_count;
     uint32_t route;        /* enum hr_route */
-    uint32_t thread_count; /* reader threads of each load, at most 128; 0: the cores this process may use, at most 16 */
+    uint32_t thread_count; /* reader threads of each load, at most 128; 0: the cores they may use, at most 16 */
     uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB, with a GPU 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
     uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
@@ -358,7 +358,7 @@ struct hr_loader_options {
     struct hr_allocator allocator; /* alloc == NULL: the library's own */
     uint64_t staging_bytes; /* most pinned memory, for GPUs; 0: what is fastest, at most 256 MiB. At least one chunk */
     uint32_t lane_count;    /* streams a GPU; 0: what its copy engines want. At most 16 */
-    uint32_t reserved_tail;
+    uint32_t no_binding;    /* not 0: readers and pinned memory are not bound to the GPUs' NUMA node */
 };
 
 /*
@@ -484,6 +484,7 @@ struct hr_stats {
     uint64_t copy_wait_ns;  /* summed over the reader threads: waiting for copies that must end before they go on */
     uint64_t cpu_ns;        /* of processor time that the readers took, as of their last chunks */
     char staging[160];      /* kind of the staging memory, and why not a better one; "" without GPUs */
+    char placement[160];    /* the NUMA node of readers and staging, or why they are not bound; "" without GPUs */
 };
 
 /*

@@ -12,8 +12,9 @@ static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     struct hr_loader_options options = {.size = sizeof options};
     unsigned long long chunk_bytes, arena_bytes, staging_bytes;
     const char *device;
-    if (!PyArg_ParseTuple(arguments, "IIKIKsKI", &options.route, &options.thread_count, &chunk_bytes,
-                          &options.queue_depth, &arena_bytes, &device, &staging_bytes, &options.lane_count))
+    if (!PyArg_ParseTuple(arguments, "IIKIKsKII", &options.route, &options.thread_count, &chunk_bytes,
+                          &options.queue_depth, &arena_bytes, &device, &staging_bytes, &options.lane_count,
+                          &options.no_binding))
         return NULL;
     options.chunk_bytes = chunk_bytes;
     options.arena_bytes = arena_bytes;
@@ -23,12 +24,13 @@ static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     if (self == NULL)
         return NULL;
     self->options = options;
-    if (strlen(device) >= sizeof self->device) {
+    size_t device_size = strlen(device) + 1;
+    if (device_size > sizeof self->device) {
         PyErr_SetString(PyExc_ValueError, "the device's name is too long");
         Py_DECREF(self);
         return NULL;
     }
-    strcpy(self->device, device);
+    memcpy(self->device, device, device_size);
     self->fork_generation = core_state_of((PyObject *)self)->fork_generation;
     if (core_loader_get(self, NULL) == NULL) /* refuse wrong options now, not at the first load */
         Py_CLEAR(self);
@@ -121,7 +123,7 @@ static PyType_Slot loader_slots[] = {
     {Py_tp_dealloc, loader_dealloc},
     {Py_tp_methods, loader_methods},
     {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
-                        "lane_count, /)\n--\n\nWhat loads share; 0 means the library's default."},
+                        "lane_count, no_binding, /)\n--\n\nWhat loads share; 0 means the library's default."},
     {0, NULL},
 };
 

@@ -17,10 +17,10 @@ static PyObject *joined(PyObject *first, PyObject *second)
 
 static PyObject *transfer_dict(const struct hr_stats *stats)
 {
-    return Py_BuildValue("{sK sK sK sK sK sK ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
+    return Py_BuildValue("{sK sK sK sK sK sK ss ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
                          U64(stats->copy_count), "kernel_count", U64(stats->kernel_count), "staging_bytes",
                          U64(stats->staging_bytes), "copy_wait_ns", U64(stats->copy_wait_ns), "cpu_ns",
-                         U64(stats->cpu_ns), "staging", stats->staging);
+                         U64(stats->cpu_ns), "staging", stats->staging, "placement", stats->placement);
 }
 
 PyObject *core_stats_dict(const struct hr_stats *stats)
@@ -53,15 +53,15 @@ PyObject *core_device_dict(const struct hr_device_info *info)
                          (unsigned)info->copy_engine_count, "confidential", PyBool_FromLong(info->confidential != 0));
 }
 
-PyObject *core_device_find(PyObject *module, PyObject *argument)
+PyObject *core_device_find(PyObject *module, PyObject *name)
 {
     struct hr_device_info info = {.size = sizeof info};
     struct hr_error err;
     int rc;
-    const char *name = PyUnicode_AsUTF8AndSize(argument, NULL);
-    if (name == NULL)
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    if (text == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS rc = hr_device_find(name, &info, &err);
+    Py_BEGIN_ALLOW_THREADS rc = hr_device_find(text, &info, &err);
     Py_END_ALLOW_THREADS return rc != 0 ? core_raise(PyModule_GetState(module), &err) : core_device_dict(&info);
 }
 

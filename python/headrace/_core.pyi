@@ -37,6 +37,7 @@ class Loader:
         device: str,
         staging_bytes: int,
         lane_count: int,
+        no_binding: int,
         /,
     ) -> Loader: ...
     def trim(self) -> int: ...

@@ -29,8 +29,9 @@ class Loader:
         arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB.
         staging_bytes: most pinned memory for a GPU, kept between loads; None: what is fastest, at most 256 MiB.
         lanes: streams for copies to a GPU, at most 16; None: what its copy engines want.
+        numa: bind reader threads and pinned memory to the GPU's NUMA node where that helps; False: bind nothing.
 
-    All but `device` may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE, HEADRACE_CHUNK_BYTES,
+    All but `device` and `numa` may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE, HEADRACE_CHUNK_BYTES,
     HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES, HEADRACE_STAGING_BYTES, HEADRACE_LANES. Any thread may use a loader. A
     loader made before a fork raises Forked in the child.
 
@@ -48,6 +49,7 @@ class Loader:
         arena_bytes: int | None = None,
         staging_bytes: int | None = None,
         lanes: int | None = None,
+        numa: bool = True,
     ) -> None:
         name = route if route is not None else os.environ.get("HEADRACE_ROUTE") or "auto"
         number = _core.route_find(name)
@@ -60,7 +62,11 @@ class Loader:
             number_option("queue_depth", queue_depth, 0xFFFFFFFF),
             number_option("arena_bytes", arena_bytes),
         )
-        self._sending = number_option("staging_bytes", staging_bytes), number_option("lanes", lanes, 0xFFFFFFFF)
+        self._sending = (
+            number_option("staging_bytes", staging_bytes),
+            number_option("lanes", lanes, 0xFFFFFFFF),
+            int(not numa),
+        )
         self.device = None if device is None else _devices.name_of(device)
         self._cores: dict[str, _core.Loader] = {}
         self._core_of(self.device or "cpu")  # refuse wrong options now, not at the first load

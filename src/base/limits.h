@@ -103,6 +103,46 @@
  * most 64 MiB. What spans more goes by copies.
  */
 #define HR_BOUNCE_BYTES_MAX ((64u << 20) + (64u << 10))
+/* CPUs and NUMA nodes: the most that Linux can be built for on x86-64 and on aarch64. */
+#define HR_CPU_COUNT_MAX 8192u
+#define HR_NODE_COUNT_MAX 1024u
+
+/*
+ * Bytes in flight towards storage, of all loads of a process (engine/flow_control.h). Most: 10 GB/s over a network file
+ * system that answers after 10 ms keeps 100 MB in flight. At first: what the fastest single drives want (12 GB/s times
+ * 100 us) many times over, and enough that short loads from slower storage do not have to wait for the first doublings.
+ */
+#define HR_FLOW_BYTES_MAX (256u << 20)
+#define HR_FLOW_BYTES_START (16u << 20)
+/* At least: while one operation is set up or its end is seen, the drive works on another. */
+#define HR_FLOW_OPERATION_COUNT_MIN 2
+/* Levels a quarter apart: from the best one the next is at most an eighth away. 60 of them span a factor of 10^5. */
+#define HR_FLOW_LEVEL_STEP 1.25
+#define HR_FLOW_LEVEL_COUNT_MAX 64
+/*
+ * A measurement lasts so many round trips, operations and ns, at least: fewer are at the mercy of bursts and of single slow
+ * operations. After the long time, so few operations are enough: large ones on slow storage.
+ */
+#define HR_FLOW_WINDOW_ROUND_COUNT 4
+#define HR_FLOW_WINDOW_OPERATION_COUNT 16
+#define HR_FLOW_WINDOW_NS 5000000u
+#define HR_FLOW_WINDOW_LONG_NS 50000000u
+#define HR_FLOW_WINDOW_LONG_OPERATION_COUNT 4
+/* Of the budget must have been in use on average, or the measurement tells of the load and not of the drive. */
+#define HR_FLOW_USED_MIN 0.75
+/* Doubling goes on for as long as it gains this: less than noise and a drive that is nearly busy look alike. */
+#define HR_FLOW_CLIMB_GAIN 1.08
+/* A rate that is as good as the best: what windows of a busy drive differ by anyway. */
+#define HR_FLOW_GOOD_ENOUGH 0.97
+/* Averages are over this many measurements, and older ones than six looks take are no longer believed. */
+#define HR_FLOW_AVERAGE_COUNT 4
+#define HR_FLOW_AGE_WINDOW_COUNT 80
+/* Windows between two looks at other levels: a look may cost half a window, so 4 % in all, mostly far less. */
+#define HR_FLOW_HOLD_WINDOW_COUNT 12
+/* Another rate by this factor is another drive. */
+#define HR_FLOW_CHANGED 1.3
+/* Slower by this factor, each further measurement at the same level may take seconds. */
+#define HR_FLOW_BROKEN_DOWN 2.5
 
 /*
  * GPUDirect Storage: device memory of a GPU's ring, little enough for the smallest apertures (BAR1 of 256 MiB); its slots,

@@ -14,9 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/limits.h"
 
 static void *real_alloc(size_t bytes)
 {
@@ -82,10 +85,71 @@ static ssize_t real_link_read(const char *path, char *ret_target, size_t capacit
     return size < 0 ? -errno : size;
 }
 
-static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+/*
+ * preadv2(2), Linux 4.6, by number: not every C library has it, and theirs hides a missing call behind another error.
+ * The last half of the offset is for 32-bit machines.
+ */
+static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags)
 {
-    ssize_t size = preadv(fd, vectors, vector_count, (off_t)offset);
+    ssize_t size = flags ? syscall(SYS_preadv2, fd, vectors, (long)vector_count, (long)offset, 0L, (long)flags)
+                         : preadv(fd, vectors, vector_count, (off_t)offset);
     return size < 0 ? -errno : size;
+}
+
+static int real_fadvise(int fd, uint64_t offset, uint64_t size, int advice)
+{
+    return -posix_fadvise(fd, (off_t)offset, (off_t)size, advice);
+}
+
+static int real_fs_type(int fd, uint32_t *ret_magic)
+{
+    struct statfs facts;
+    if (fstatfs(fd, &facts))
+        return -errno;
+    *ret_magic = (uint32_t)facts.f_type;
+    return 0;
+}
+
+/* struct statx of statx(2) as far as it matters here: the C libraries that we build with lack the last fields. */
+struct statx_facts {
+    uint32_t mask;
+    unsigned char between[148];
+    uint32_t memory_alignment, offset_alignment;
+    unsigned char rest[96];
+};
+_Static_assert(sizeof(struct statx_facts) == 256, "what the kernel writes");
+
+#define STATX_DIOALIGN_BIT 0x2000u
+
+static int real_direct_alignment(int fd, struct hr_direct_alignment *ret_alignment)
+{
+    struct statx_facts facts = {0};
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_DIOALIGN_BIT, &facts))
+        return -errno;
+    if (!(facts.mask & STATX_DIOALIGN_BIT))
+        return -ENODATA;
+    *ret_alignment = (struct hr_direct_alignment){facts.memory_alignment, facts.offset_alignment};
+    return 0;
+}
+
+/* faccessat2(2), Linux 5.8: it alone asks about a descriptor. */
+#ifndef SYS_faccessat2
+#define SYS_faccessat2 439
+#endif
+
+static int real_may_write(int fd)
+{
+    struct stat facts;
+    if (fstat(fd, &facts))
+        return -errno;
+    if (facts.st_uid == geteuid())
+        return 0;
+    return syscall(SYS_faccessat2, fd, "", W_OK, AT_EMPTY_PATH | AT_EACCESS) ? -errno : 0;
+}
+
+static int real_mincore(void *memory, size_t bytes, unsigned char *ret_pages)
+{
+    return mincore(memory, bytes, ret_pages) ? -errno : 0;
 }
 
 /*
@@ -171,6 +235,33 @@ static unsigned real_core_count(void)
     return (unsigned)CPU_COUNT_S(sizeof cores, cores);
 }
 
+/* The system calls themselves: the C library's wrappers hide how much of the mask the kernel filled. */
+static int real_affinity_get(uint64_t *ret_words, size_t word_count)
+{
+    memset(ret_words, 0, word_count * sizeof *ret_words);
+    return syscall(SYS_sched_getaffinity, 0, word_count * sizeof *ret_words, ret_words) < 0 ? -errno : 0;
+}
+
+static int real_affinity_set(const uint64_t *words, size_t word_count)
+{
+    return syscall(SYS_sched_setaffinity, 0, word_count * sizeof *words, words) ? -errno : 0;
+}
+
+/*
+ * mbind(2) has no wrapper outside libnuma. Preferred, not bound: a bound node that is full means the out-of-memory
+ * killer, a preferred one slower pages. The kernel counts one bit less than it is told.
+ */
+#define MPOL_PREFERRED_MODE 1
+
+static int real_memory_prefer(void *memory, size_t bytes, unsigned node)
+{
+    unsigned long mask[HR_NODE_COUNT_MAX / 64] = {0};
+    if (node >= HR_NODE_COUNT_MAX)
+        return -EINVAL;
+    mask[node / 64] = 1ul << node % 64;
+    return syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED_MODE, mask, HR_NODE_COUNT_MAX + 1ul, 0) ? -errno : 0;
+}
+
 static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
 {
     struct rlimit limit;
@@ -217,6 +308,11 @@ const struct hr_sys hr_sys_real = {
     .stat = real_stat,
     .link_read = real_link_read,
     .preadv = real_preadv,
+    .fadvise = real_fadvise,
+    .fs_type = real_fs_type,
+    .direct_alignment = real_direct_alignment,
+    .may_write = real_may_write,
+    .mincore = real_mincore,
     .cachestat = real_cachestat,
     .dir_open = real_dir_open,
     .dir_next = real_dir_next,
@@ -225,6 +321,9 @@ const struct hr_sys hr_sys_real = {
     .clock_ns = real_clock_ns,
     .core_count = real_core_count,
     .descriptor_limits = real_descriptor_limits,
+    .affinity_get = real_affinity_get,
+    .affinity_set = real_affinity_set,
+    .memory_prefer = real_memory_prefer,
     .thread_cpu_ns = real_thread_cpu_ns,
     .library_open = real_library_open,
     .library_symbol = dlsym,
@@ -273,7 +372,7 @@ ssize_t hr_read_full(int fd, void *buffer, size_t size, uint64_t offset)
     size_t done = 0;
     while (done < size) {
         struct iovec vector = {(char *)buffer + done, size - done};
-        ssize_t got = hr_sys->preadv(fd, &vector, 1, offset + done);
+        ssize_t got = hr_sys->preadv(fd, &vector, 1, offset + done, 0);
         if (got == -EINTR)
             continue;
         if (got < 0)

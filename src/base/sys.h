@@ -19,6 +19,11 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+/* What O_DIRECT asks of memory addresses and file offsets; 0 in both: the file does not support it. */
+struct hr_direct_alignment {
+    uint32_t memory_bytes, offset_bytes;
+};
+
 struct io_uring;
 struct io_uring_cqe;
 struct hr_dir;
@@ -38,7 +43,15 @@ struct hr_sys {
     int (*fstat)(int fd, struct stat *ret_stat);
     int (*stat)(const char *path, struct stat *ret_stat);
     ssize_t (*link_read)(const char *path, char *ret_target, size_t capacity); /* bytes; not NUL-terminated */
-    ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset);
+    /* `flags`: RWF_*; a kernel that does not know one says -EOPNOTSUPP, one without flags at all -ENOSYS */
+    ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags);
+    int (*fadvise)(int fd, uint64_t offset, uint64_t size, int advice); /* size 0: to the end of the file */
+    int (*fs_type)(int fd, uint32_t *ret_magic);                        /* the filesystem's number, see statfs(2) */
+    /* by statx(2); -ENODATA where the kernel (Linux 6.1 does) or the filesystem does not tell */
+    int (*direct_alignment)(int fd, struct hr_direct_alignment *ret_alignment);
+    int (*may_write)(int fd); /* 0 when this user owns the file or may write it, else -errno */
+    /* one byte a page, its lowest bit set for those in memory; for files of others it says that all are */
+    int (*mincore)(void *memory, size_t bytes, unsigned char *ret_pages);
     /* pages of [offset, offset + size) that the page cache holds; size > 0 */
     int (*cachestat)(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count);
     /* folders: names one by one, NULL at the end (*ret_error 0) or on failure (-errno) */
@@ -52,6 +65,11 @@ struct hr_sys {
     /* what this process may use: cores by its affinity, at least 1; descriptors */
     unsigned (*core_count)(void);
     int (*descriptor_limits)(uint64_t *ret_soft, uint64_t *ret_hard);
+    /* the calling thread's CPUs, bit i: CPU i; words that the kernel does not fill are 0 */
+    int (*affinity_get)(uint64_t *ret_words, size_t word_count);
+    int (*affinity_set)(const uint64_t *words, size_t word_count);
+    /* whole pages: those not touched yet come from `node`, from others when it is full */
+    int (*memory_prefer)(void *memory, size_t bytes, unsigned node);
     /* shared libraries, by the names that the loader searches; NULL when there is none */
     void *(*library_open)(const char *name);
     void *(*library_symbol)(void *library, const char *name);

@@ -112,8 +112,8 @@ struct hr_lane {
     struct hr_lane_buffer sources, table;
 };
 
-/* Joins moves that follow each other in both memories; how many are left, at the front. */
-size_t hr_moves_join(struct hr_move *moves, size_t move_count);
+/* Rows that follow each other in both memories become one range. */
+void hr_move_flatten(struct hr_move *move);
 
 /* The next three are called in the device's context. */
 void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer);

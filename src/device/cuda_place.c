@@ -7,10 +7,7 @@
 
 #define STREAM_ORDER HR_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
-/* ------------------------------------------------------------------------------------------ joining */
-
-/* A row after the other in both memories is one range. */
-static void flatten(struct hr_move *move)
+void hr_move_flatten(struct hr_move *move)
 {
     long long bytes = (long long)move->bytes;
     if (move->rows == 1 || (move->source_pitch == bytes && move->target_pitch == bytes)) {
@@ -18,37 +15,6 @@ static void flatten(struct hr_move *move)
         move->rows = 1;
         move->source_pitch = move->target_pitch = (long long)move->bytes;
     }
-}
-
-/* Lengthens `move` by `next`, if it goes on where that ends. */
-static int join(struct hr_move *move, const struct hr_move *next)
-{
-    if (move->rows == 1 && next->rows == 1) {
-        if (next->source != move->source + move->bytes || next->target != move->target + move->bytes)
-            return 0;
-        move->bytes += next->bytes;
-        move->source_pitch = move->target_pitch = (long long)move->bytes;
-        return 1;
-    }
-    if (move->rows == 1 || next->rows == 1 || move->bytes != next->bytes || move->source_pitch != next->source_pitch ||
-        move->target_pitch != next->target_pitch ||
-        next->source != move->source + move->rows * (unsigned long long)move->source_pitch ||
-        next->target != move->target + move->rows * (unsigned long long)move->target_pitch)
-        return 0;
-    move->rows += next->rows;
-    return 1;
-}
-
-size_t hr_moves_join(struct hr_move *moves, size_t move_count)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < move_count; i++) {
-        struct hr_move move = moves[i];
-        flatten(&move);
-        if (count == 0 || !join(&moves[count - 1], &move))
-            moves[count++] = move;
-    }
-    return count;
 }
 
 /* ------------------------------------------------------------------------------------------- copies */
@@ -195,7 +161,8 @@ static int place(struct hr_lane *lane, const struct hr_staging_block *block, str
                  struct hr_place_counts *counts, struct hr_error *err)
 {
     int is_done = 0, code = 0;
-    move_count = hr_moves_join(moves, move_count);
+    for (size_t i = 0; i < move_count; i++)
+        hr_move_flatten(&moves[i]);
     if (move_count > 1 && !lane->device->reads_host)
         code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
     return code || is_done ? code : place_sorted(lane, block, moves, move_count, counts, err);

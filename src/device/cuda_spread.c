@@ -35,8 +35,8 @@ static int spread(struct hr_lane *lane, const struct hr_staging_block *block, st
 {
     size_t rest_count = 0;
     int is_done = 0, code = 0;
-    move_count = hr_moves_join(moves, move_count);
     for (size_t i = 0; i < move_count && !code; i++) {
+        hr_move_flatten(&moves[i]);
         if (moves[i].rows == 1 && (moves[i].bytes >= HR_PLACE_COPY_BYTES_MIN || move_count == 1))
             code = copy_range(lane, &moves[i], counts, err);
         else

@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "device/cuda_device.h"
 #include "device/host.h"
+#include "topo/binding.h"
 
 /* Host memory is mapped, and so stands on a page, from this size on. */
 #define MAP_BYTES_MIN (64u << 10)
@@ -31,11 +32,18 @@ static void touch(char *memory, uint64_t bytes)
 }
 
 /* Adds to the reasons why it is not the best kind; what does not fit is cut. */
-static void say(char *detail, size_t capacity, const char *what, const char *name, unsigned code)
+static void say(char *detail, size_t capacity, const char *what)
 {
     size_t size = capacity ? strlen(detail) : 0;
     if (size + 1 < capacity)
-        snprintf(detail + size, capacity - size, "%s%s: %s (%u)", size ? "; " : "", what, name, code);
+        snprintf(detail + size, capacity - size, "%s%s", size ? "; " : "", what);
+}
+
+static void say_result(struct hr_device *device, char *detail, size_t capacity, const char *call, hr_cu_result result)
+{
+    char text[120];
+    snprintf(text, sizeof text, "%s: %s (%u)", call, hr_cuda_result_name(device->driver, result), (unsigned)result);
+    say(detail, capacity, text);
 }
 
 /* 1 when the device sees the block's memory: fills in the shift. */
@@ -48,12 +56,21 @@ static hr_cu_result block_map(struct hr_device *device, struct hr_staging_block 
     return result;
 }
 
-/* Ordinary memory, touched, that a fork does not inherit: a copy on write would part the pages from what is pinned. */
-static int block_touched(struct hr_staging_block *block, uint64_t bytes)
+/*
+ * Ordinary memory, touched, that a fork does not inherit: a copy on write would part the pages from what is pinned. Where
+ * the node is refused, pages still come from where this thread runs, as do those of memory that the driver makes.
+ */
+static int block_touched(struct hr_staging_block *block, uint64_t bytes, int node, char *detail, size_t capacity)
 {
     void *memory;
     if (hr_host_alloc(whole_bytes(bytes), &memory))
         return HR_EOUT_OF_MEMORY;
+    int code = hr_binding_memory(memory, whole_bytes(bytes), node);
+    if (code < 0) {
+        char text[64];
+        snprintf(text, sizeof text, "mbind to node %d: %s", node, strerror(-code));
+        say(detail, capacity, text);
+    }
     hr_sys->advise(memory, whole_bytes(bytes), MADV_DONTFORK);
     touch(memory, whole_bytes(bytes));
     *block = (struct hr_staging_block){.memory = memory, .bytes = bytes, .kind = HR_STAGING_PAGEABLE};
@@ -106,9 +123,9 @@ static int block_make(struct hr_device *device, struct hr_staging_block *block, 
         if (result == HR_CU_SUCCESS)
             return 0;
         hr_cuda_note(device, result);
-        say(detail, capacity, "cuMemHostRegister", hr_cuda_result_name(device->driver, result), result);
-    } else if (capacity) {
-        snprintf(detail, capacity, "%s", "this GPU registers no host memory (confidential computing)");
+        say_result(device, detail, capacity, "cuMemHostRegister", result);
+    } else {
+        say(detail, capacity, "this GPU registers no host memory (confidential computing)");
     }
     result = block_pinned(device, block->bytes, &pinned);
     if (result == HR_CU_SUCCESS) {
@@ -117,12 +134,12 @@ static int block_make(struct hr_device *device, struct hr_staging_block *block, 
         return 0;
     }
     hr_cuda_note(device, result);
-    say(detail, capacity, "cuMemHostAlloc", hr_cuda_result_name(device->driver, result), result);
+    say_result(device, detail, capacity, "cuMemHostAlloc", result);
     return device->fault ? hr_cuda_check(device, result, "pinning memory", err) : 0;
 }
 
-int hr_staging_block_make(struct hr_device *device, uint64_t bytes, struct hr_staging_block *ret_block, char *detail,
-                          size_t capacity, struct hr_error *err)
+int hr_staging_block_make(struct hr_device *device, uint64_t bytes, int node, struct hr_staging_block *ret_block,
+                          char *detail, size_t capacity, struct hr_error *err)
 {
     struct hr_cuda_scope scope;
     struct hr_staging_block block;
@@ -131,7 +148,7 @@ int hr_staging_block_make(struct hr_device *device, uint64_t bytes, struct hr_st
     int code = hr_cuda_enter(device, &scope, err);
     if (code)
         return code;
-    if (block_touched(&block, bytes)) {
+    if (block_touched(&block, bytes, node, detail, capacity)) {
         code = hr_fail_memory(err, bytes, "staging");
     } else {
         code = block_make(device, &block, detail, capacity, err);

@@ -1,6 +1,7 @@
 /*
- * files.c: a bounded set of descriptors. The lock guards counts only; files are opened, checked and closed
- * outside of it, so two threads may open the same file at once: the later one closes its own.
+ * files.c: a bounded set of descriptors. The lock guards the table only; files are opened, checked and closed
+ * outside of it, so two threads may open the same file at once: the later one closes its own. A file's two
+ * descriptors share its holders: while anybody holds the file, neither is closed.
  */
 #include "engine/files.h"
 
@@ -13,8 +14,11 @@
 #include "base/limits.h"
 #include "base/sys.h"
 
+enum way { BUFFERED, DIRECT, WAY_COUNT };
+
 struct open_file {
-    int fd;           /* -1: closed */
+    int fds[WAY_COUNT]; /* -1: closed */
+    int refuses_direct;
     unsigned holders; /* acquired and not released */
     size_t uses_left;
 };
@@ -50,7 +54,7 @@ int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_count
         return hr_fail_memory(err, checkpoint->file_count * sizeof *entries, "the table of open files");
     }
     for (size_t i = 0; i < checkpoint->file_count; i++) {
-        entries[i].fd = -1;
+        entries[i].fds[BUFFERED] = entries[i].fds[DIRECT] = -1;
         entries[i].uses_left = use_counts[i];
     }
     files->checkpoint = checkpoint;
@@ -63,13 +67,19 @@ int hr_files_new(const struct hr_checkpoint *checkpoint, const size_t *use_count
     return 0;
 }
 
+static void close_fds(const int *fds)
+{
+    for (int way = 0; way < WAY_COUNT; way++)
+        if (fds[way] >= 0)
+            hr_sys->close(fds[way]);
+}
+
 void hr_files_free(struct hr_files *files)
 {
     if (!files)
         return;
     for (size_t i = 0; i < files->checkpoint->file_count; i++)
-        if (files->files[i].fd >= 0)
-            hr_sys->close(files->files[i].fd);
+        close_fds(files->files[i].fds);
     /* in a forked child the waiters are gone but not their marks: destroying would block */
     if (files->fork_generation == hr_fork_generation()) {
         pthread_cond_destroy(&files->released);
@@ -85,7 +95,8 @@ static struct open_file *find_idle(struct hr_files *files)
     size_t count = files->checkpoint->file_count;
     for (size_t i = 0; i < count; i++) {
         size_t at = (files->victim_hint + i) % count;
-        if (files->files[at].fd >= 0 && files->files[at].holders == 0) {
+        const struct open_file *file = &files->files[at];
+        if ((file->fds[BUFFERED] >= 0 || file->fds[DIRECT] >= 0) && file->holders == 0) {
             files->victim_hint = at;
             return &files->files[at];
         }
@@ -93,14 +104,15 @@ static struct open_file *find_idle(struct hr_files *files)
     return NULL;
 }
 
-/* Takes the descriptor of an idle file out of the table, or -1. The lock is held. */
+/* Takes a descriptor of an idle file out of the table, or -1. The lock is held. */
 static int take_idle(struct hr_files *files)
 {
     struct open_file *file = find_idle(files);
     if (!file)
         return -1;
-    int fd = file->fd;
-    file->fd = -1;
+    enum way way = file->fds[DIRECT] >= 0 ? DIRECT : BUFFERED;
+    int fd = file->fds[way];
+    file->fds[way] = -1;
     return fd;
 }
 
@@ -142,15 +154,15 @@ static void unreserve(struct hr_files *files)
 }
 
 /* Puts `fd`, for which a place is reserved, into the table unless another thread was faster. */
-static int publish(struct hr_files *files, size_t file_index, int fd)
+static int publish(struct hr_files *files, size_t file_index, enum way way, int fd)
 {
     struct open_file *file = &files->files[file_index];
     int kept = fd;
     pthread_mutex_lock(&files->lock);
-    if (file->fd < 0)
-        file->fd = fd;
+    if (file->fds[way] < 0)
+        file->fds[way] = fd;
     else
-        kept = file->fd;
+        kept = file->fds[way];
     file->holders++;
     pthread_mutex_unlock(&files->lock);
     if (kept != fd) {
@@ -160,16 +172,21 @@ static int publish(struct hr_files *files, size_t file_index, int fd)
     return kept;
 }
 
-/* 0 with the open descriptor, 1 when a place was reserved and it must be opened, -1 when there is no place. */
-static int reserve(struct hr_files *files, size_t file_index, int *ret_fd, int *ret_victim)
+/*
+ * 0 with the open descriptor, 1 when a place was reserved and it must be opened, -1 when there is no place. A file that
+ * refuses O_DIRECT turns *way.
+ */
+static int reserve(struct hr_files *files, size_t file_index, enum way *way, int *ret_fd, int *ret_victim)
 {
     struct open_file *file = &files->files[file_index];
     int result = 1;
     *ret_victim = -1;
     pthread_mutex_lock(&files->lock);
-    if (file->fd >= 0) {
+    if (file->refuses_direct)
+        *way = BUFFERED;
+    if (file->fds[*way] >= 0) {
         file->holders++;
-        *ret_fd = file->fd;
+        *ret_fd = file->fds[*way];
         result = 0;
     } else if (files->open_count >= files->open_max) {
         *ret_victim = take_idle(files); /* its place is ours */
@@ -194,15 +211,31 @@ static int shrink(struct hr_files *files)
     return others;
 }
 
-int hr_files_acquire(struct hr_files *files, size_t file_index, int *ret_fd, struct hr_error *err)
+void hr_files_refuse_direct(struct hr_files *files, size_t file_index)
 {
-    int victim, code;
-    int reserved = reserve(files, file_index, ret_fd, &victim);
-    if (reserved <= 0)
-        return reserved < 0 ? 1 : 0;
-    if (victim >= 0)
-        hr_sys->close(victim);
-    int fd = hr_sys->open(files->checkpoint->files[file_index].path, O_RDONLY | O_NONBLOCK);
+    pthread_mutex_lock(&files->lock);
+    files->files[file_index].refuses_direct = 1;
+    pthread_mutex_unlock(&files->lock);
+}
+
+/* O_NONBLOCK so that a pipe in the file's place cannot hold the call up. Where O_DIRECT is refused *way turns. */
+static int open_way(struct hr_files *files, size_t file_index, enum way *way)
+{
+    const char *path = files->checkpoint->files[file_index].path;
+    int flags = O_RDONLY | O_NONBLOCK;
+    int fd = hr_sys->open(path, *way == DIRECT ? flags | O_DIRECT : flags);
+    if (*way == DIRECT && (fd == -EINVAL || fd == -EOPNOTSUPP)) {
+        hr_files_refuse_direct(files, file_index);
+        *way = BUFFERED;
+        fd = hr_sys->open(path, flags);
+    }
+    return fd;
+}
+
+/* Opens and checks the file, for which a place is reserved, and puts it into the table; the place is given up else. */
+static int open_reserved(struct hr_files *files, size_t file_index, enum way *way, int *ret_fd, struct hr_error *err)
+{
+    int fd = open_way(files, file_index, way);
     if ((fd == -EMFILE || fd == -ENFILE) && shrink(files))
         return 1;
     if (fd < 0) {
@@ -210,33 +243,50 @@ int hr_files_acquire(struct hr_files *files, size_t file_index, int *ret_fd, str
             unreserve(files);
         return fail_open(files, file_index, fd, err);
     }
-    code = check_fd(files, file_index, fd, err);
+    int code = check_fd(files, file_index, fd, err);
     if (code < 0) {
         hr_sys->close(fd);
         unreserve(files);
         return code;
     }
-    *ret_fd = publish(files, file_index, fd);
+    *ret_fd = publish(files, file_index, *way, fd);
     return 0;
+}
+
+int hr_files_acquire(struct hr_files *files, size_t file_index, uint32_t *mode, int *ret_fd, struct hr_error *err)
+{
+    enum way way = *mode == HR_READ_DIRECT ? DIRECT : BUFFERED;
+    int victim;
+    int code = reserve(files, file_index, &way, ret_fd, &victim);
+    if (code < 0)
+        return 1;
+    if (victim >= 0)
+        hr_sys->close(victim);
+    if (code > 0)
+        code = open_reserved(files, file_index, &way, ret_fd, err);
+    if (code == 0 && *mode == HR_READ_DIRECT && way == BUFFERED)
+        *mode = HR_READ_BUFFERED;
+    return code;
 }
 
 void hr_files_release(struct hr_files *files, size_t file_index)
 {
     struct open_file *file = &files->files[file_index];
-    int fd = -1;
+    int fds[WAY_COUNT] = {-1, -1};
     pthread_mutex_lock(&files->lock);
     file->holders--;
     if (file->uses_left)
         file->uses_left--;
-    if (file->holders == 0 && (file->uses_left == 0 || files->open_count > files->open_max)) {
-        fd = file->fd;
-        file->fd = -1;
-        files->open_count--;
+    for (int way = 0; way < WAY_COUNT && file->holders == 0; way++) {
+        if (file->fds[way] >= 0 && (file->uses_left == 0 || files->open_count > files->open_max)) {
+            fds[way] = file->fds[way];
+            file->fds[way] = -1;
+            files->open_count--;
+        }
     }
     pthread_cond_broadcast(&files->released);
     pthread_mutex_unlock(&files->lock);
-    if (fd >= 0)
-        hr_sys->close(fd);
+    close_fds(fds);
 }
 
 void hr_files_wait(struct hr_files *files)
@@ -249,5 +299,9 @@ void hr_files_wait(struct hr_files *files)
 
 int hr_files_check(struct hr_files *files, size_t file_index, struct hr_error *err)
 {
-    return check_fd(files, file_index, files->files[file_index].fd, err);
+    const int *fds = files->files[file_index].fds;
+    pthread_mutex_lock(&files->lock); /* other holders may be opening the file the other way */
+    int fd = fds[BUFFERED] >= 0 ? fds[BUFFERED] : fds[DIRECT];
+    pthread_mutex_unlock(&files->lock);
+    return check_fd(files, file_index, fd, err);
 }

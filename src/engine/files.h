@@ -8,8 +8,10 @@
 
 #include <headrace/headrace.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "catalog/checkpoint.h"
+#include "io/storage.h"
 
 struct hr_files;
 
@@ -23,8 +25,14 @@ void hr_files_free(struct hr_files *files);
  * *ret_fd stays open until hr_files_release(). Returns 1 when no descriptor is free now, because others hold as
  * many as the limit allows: release one's own or hr_files_wait(), then try again. Identity is checked when the
  * file is opened.
+ *
+ * `mode`, an enum hr_read_mode: HR_READ_DIRECT is for a descriptor with O_DIRECT, all others for the one without. A
+ * file has up to two, both of which the limit counts. Where O_DIRECT is refused the descriptor is the one without, and
+ * *mode becomes HR_READ_BUFFERED: the file is to be read as hr_storage.fallback_mode says. Untouched on failure.
  */
-int hr_files_acquire(struct hr_files *files, size_t file_index, int *ret_fd, struct hr_error *err);
+int hr_files_acquire(struct hr_files *files, size_t file_index, uint32_t *mode, int *ret_fd, struct hr_error *err);
+/* An O_DIRECT read of the file was refused (EINVAL, EOPNOTSUPP): from now on it is not opened so. */
+void hr_files_refuse_direct(struct hr_files *files, size_t file_index);
 void hr_files_release(struct hr_files *files, size_t file_index);
 /* Blocks until somebody has released a file; the caller holds none. */
 void hr_files_wait(struct hr_files *files);

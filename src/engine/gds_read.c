@@ -26,7 +26,8 @@ struct gds_job {
     uint64_t slot_bytes, run_bytes_max; /* that fit wherever the run begins in its page */
     uint64_t base;
     uint64_t pending_begin, pending_end;
-    size_t move_count; /* 0: no window is open */
+    size_t move_count;            /* 0: no window is open */
+    const struct load_item *item; /* of the last move */
 };
 
 static uint64_t page_of(uint64_t offset)
@@ -96,18 +97,33 @@ static uint64_t rows_that_fit(struct gds_job *job, const struct hr_run_rows *row
     return more < rows->count - 1 ? more + 1 : rows->count;
 }
 
-static int add_move(struct gds_job *job, const struct hr_run_rows *rows, uint64_t count, const char *data,
+/* Neighbours become one move where they lie in one allocation of ours, or in one tensor of the caller's. */
+static int join(struct gds_job *job, const struct hr_move *move, const struct load_item *item)
+{
+    struct hr_move *last = job->move_count ? &job->slot->moves[job->move_count - 1] : NULL;
+    if (!last || last->rows != 1 || move->rows != 1 || last->source + last->bytes != move->source ||
+        last->target + last->bytes != move->target ||
+        (item != job->item && (!item->block || item->block != job->item->block)))
+        return 0;
+    last->bytes += move->bytes;
+    return 1;
+}
+
+static int add_move(struct gds_job *job, const struct hr_run_rows *rows, uint64_t count, const struct load_item *item,
                     struct hr_error *err)
 {
-    job->slot->moves[job->move_count++] = (struct hr_move){
+    const struct hr_move move = {
         .source = (uintptr_t)job->slot->memory + (rows->run.source_offset - job->base),
-        .target = (uintptr_t)(data + rows->run.target_offset),
+        .target = (uintptr_t)(item->data + rows->run.target_offset),
         .bytes = rows->run.bytes,
         .rows = count,
         .source_pitch = (long long)rows->source_stride,
         .target_pitch = rows->target_stride,
     };
     int code = 0;
+    if (!join(job, &move, item))
+        job->slot->moves[job->move_count++] = move;
+    job->item = item;
     for (uint64_t i = 0; i < count && code == 0; i++) {
         uint64_t begin = rows->run.source_offset + i * rows->source_stride;
         code = want(job, begin, begin + rows->run.bytes, err);
@@ -116,7 +132,7 @@ static int add_move(struct gds_job *job, const struct hr_run_rows *rows, uint64_
 }
 
 /* Rows that fit into a window. */
-static int add_rows(struct gds_job *job, struct hr_run_rows rows, const char *data, struct hr_error *err)
+static int add_rows(struct gds_job *job, struct hr_run_rows rows, const struct load_item *item, struct hr_error *err)
 {
     int code = 0;
     while (rows.count && code == 0) {
@@ -130,7 +146,7 @@ static int add_rows(struct gds_job *job, struct hr_run_rows rows, const char *da
             }
             continue;
         }
-        code = add_move(job, &rows, count, data, err);
+        code = add_move(job, &rows, count, item, err);
         rows.count -= count;
         rows.run.source_offset += count * rows.source_stride;
         rows.run.target_offset += (int64_t)count * rows.target_stride;
@@ -139,14 +155,14 @@ static int add_rows(struct gds_job *job, struct hr_run_rows rows, const char *da
 }
 
 /* A run of any length, in parts that fit. */
-static int add_run(struct gds_job *job, struct hr_run run, const char *data, struct hr_error *err)
+static int add_run(struct gds_job *job, struct hr_run run, const struct load_item *item, struct hr_error *err)
 {
     int code = 0;
     while (run.bytes && code == 0) {
         struct hr_run_rows part = {.run = run, .count = 1};
         if (part.run.bytes > job->run_bytes_max)
             part.run.bytes = job->run_bytes_max;
-        code = add_rows(job, part, data, err);
+        code = add_rows(job, part, item, err);
         run.source_offset += part.run.bytes;
         run.target_offset += (int64_t)part.run.bytes;
         run.bytes -= part.run.bytes;
@@ -156,18 +172,18 @@ static int add_run(struct gds_job *job, struct hr_run run, const char *data, str
 
 static int add_piece(struct gds_job *job, const struct hr_plan_piece *piece, struct hr_error *err)
 {
-    const char *data = job->load->items[piece->item_index].data;
+    const struct load_item *item = &job->load->items[piece->item_index];
     struct hr_run_walk walk;
     struct hr_run_rows rows;
     int code = 0;
     hr_run_walk_init(&walk, &job->load->plan.items[piece->item_index], piece);
     while (code == 0 && hr_run_walk_rows(&walk, &rows)) {
         if (rows.run.bytes <= job->run_bytes_max) {
-            code = add_rows(job, rows, data, err);
+            code = add_rows(job, rows, item, err);
             continue;
         }
         for (; rows.count && code == 0; rows.count--) {
-            code = add_run(job, rows.run, data, err);
+            code = add_run(job, rows.run, item, err);
             rows.run.source_offset += rows.source_stride;
             rows.run.target_offset += rows.target_stride;
         }

@@ -236,6 +236,16 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
     return load->route == HR_ROUTE_URING || load->route == HR_ROUTE_GDS ? "storage" : "storage or page cache";
 }
 
+static void describe_placement(const struct hr_load *load, char *text, size_t capacity)
+{
+    int error = load->binding_error;
+    char storage[40] = "";
+    if (load->storage_node >= 0)
+        snprintf(storage, sizeof storage, "; storage at node %d", load->storage_node);
+    snprintf(text, capacity, "%s%s%s%s", load->loader->placement.reason, storage,
+             error ? "; readers could not be bound: " : "", error ? strerror(error) : "");
+}
+
 int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
 {
     struct hr_load *unlocked = (struct hr_load *)load; /* for its lock only */
@@ -268,6 +278,8 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
         stats.staging_bytes = hr_staging_describe(load->loader->staging, stats.staging, sizeof stats.staging);
     if (load->route == HR_ROUTE_GDS)
         hr_loader_describe_gds(load->loader, stats.staging, sizeof stats.staging);
+    if (load->loader->staging)
+        describe_placement(load, stats.placement, sizeof stats.placement);
     stats.thread_count = load->thread_count;
     stats.route = load->route;
     pthread_mutex_lock(&unlocked->lock);

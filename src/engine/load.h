@@ -67,6 +67,7 @@ struct hr_load {
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
+    int storage_node; /* of the first file's drive; -1: not known, or of no interest */
     int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;
@@ -92,6 +93,8 @@ struct hr_load {
     struct hr_reader *spare_reader; /* sequential loads: kept for the next waiting thread */
     atomic_int stopping;            /* set under the lock; readers begin nothing more */
     struct hr_error error;          /* the first one; code 0 while there is none */
+
+    atomic_int binding_error; /* errno of a reader that could not be bound; 0 */
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;

@@ -38,9 +38,6 @@ static int check_range(const char *what, uint64_t value, uint64_t low, uint64_t 
 
 static void set_defaults(struct hr_loader_options *options)
 {
-    uint32_t cores = hr_sys->core_count();
-    if (options->thread_count == 0)
-        options->thread_count = cores < HR_READER_DEFAULT_MAX ? cores : HR_READER_DEFAULT_MAX;
     if (options->queue_depth == 0)
         options->queue_depth = HR_QUEUE_DEPTH_DEFAULT;
     if (options->arena_bytes == 0)
@@ -55,7 +52,7 @@ static int check_options(const struct hr_loader_options *options, struct hr_erro
     if (code == 0)
         code = check_range("queue_depth", options->queue_depth, 1, HR_QUEUE_DEPTH_MAX, err);
     if (code == 0)
-        code = check_range("thread_count", options->thread_count, 1, HR_READER_MAX, err);
+        code = check_range("thread_count", options->thread_count, 0, HR_READER_MAX, err);
     if (code == 0)
         code = check_range("route", options->route, 0, HR_ROUTE_COUNT - 1, err);
     if (code == 0 && options->allocator.free && !options->allocator.alloc)
@@ -67,7 +64,7 @@ static int check_options(const struct hr_loader_options *options, struct hr_erro
     if (code == 0 && options->device_count && !options->devices)
         code = hr_fail(err, HR_EINVALID_ARGUMENT, "device_count is %zu but devices is NULL", options->device_count);
     if (code == 0)
-        code = hr_options_check_reserved(options->reserved | options->reserved_tail, "hr_loader_options", err);
+        code = hr_options_check_reserved(options->reserved, "hr_loader_options", err);
     return code;
 }
 
@@ -113,6 +110,44 @@ static int open_devices(struct hr_loader *loader, const struct hr_loader_options
     return code;
 }
 
+/* What speaks about the machine only; a process whose affinity is not told is left where it is. */
+static void decide_placement(struct hr_loader *loader, const struct hr_topology *topology)
+{
+    int nodes[HR_DEVICE_COUNT_MAX];
+    size_t count = 0;
+    struct hr_cpu_set affinity;
+    if (hr_sys->affinity_get(affinity.words, HR_CPU_COUNT_MAX / 64) < 0) {
+        hr_placement_none(&loader->placement, "the affinity cannot be read");
+        return;
+    }
+    for (uint32_t i = 0; i < loader->device_count; i++)
+        if (loader->devices[i].lane_count)
+            nodes[count++] = hr_topology_pci_node(topology, hr_device_info(loader->devices[i].device)->pci);
+    hr_placement_decide(topology, &affinity, nodes, count, &loader->placement);
+}
+
+static int settle_placement(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
+{
+    hr_placement_none(&loader->placement, options->no_binding ? "switched off" : "no GPU");
+    if (loader->remote_devices && !options->no_binding) {
+        struct hr_topology *topology = hr_topology_read();
+        if (!topology)
+            return hr_fail_memory(err, sizeof *topology, "the machine's topology");
+        decide_placement(loader, topology);
+        hr_free(topology);
+    }
+    if (loader->thread_count == 0) {
+        uint32_t cores = hr_loader_core_count(loader);
+        loader->thread_count = cores < HR_READER_DEFAULT_MAX ? cores : HR_READER_DEFAULT_MAX;
+    }
+    return 0;
+}
+
+uint32_t hr_loader_core_count(const struct hr_loader *loader)
+{
+    return loader->placement.core_count ? loader->placement.core_count : hr_sys->core_count();
+}
+
 /* The ring for all devices that need one; staging memory is pinned for each of them at once. */
 static int make_staging(struct hr_loader *loader, uint64_t bytes, struct hr_error *err)
 {
@@ -125,7 +160,8 @@ static int make_staging(struct hr_loader *loader, uint64_t bytes, struct hr_erro
     if (bytes == 0)
         bytes = HR_STAGING_SLOTS_DEFAULT * with_moves < HR_STAGING_BYTES_MAX ? HR_STAGING_SLOTS_DEFAULT * with_moves
                                                                              : HR_STAGING_BYTES_MAX;
-    return hr_staging_new(loader->devices[first].device, slot_bytes, bytes, &loader->staging, err);
+    return hr_staging_new(loader->devices[first].device, slot_bytes, bytes, loader->placement.node, &loader->staging,
+                          err);
 }
 
 /* What devices allow: no mappings for them, no chunk that is too large for a slot. */
@@ -177,6 +213,8 @@ static int loader_init(struct hr_loader *loader, const struct hr_loader_options 
     int code = probe_uring(loader, err);
     if (code == 0)
         code = open_devices(loader, options, err);
+    if (code == 0)
+        code = settle_placement(loader, options, err);
     if (code == 0)
         code = settle_devices(loader, options, err);
     if (code == 0)

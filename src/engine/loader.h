@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "device/device.h"
 #include "engine/staging.h"
+#include "topo/placement.h"
 
 struct loader_device {
     struct hr_device *device;
@@ -20,8 +21,9 @@ struct loader_device {
 };
 
 struct hr_loader {
-    uint32_t route;        /* as asked for */
-    uint32_t thread_count; /* most reader threads of a load */
+    uint32_t route;                /* as asked for */
+    uint32_t thread_count;         /* most reader threads of a load */
+    struct hr_placement placement; /* of its readers and staging */
     uint64_t chunk_bytes, arena_bytes;
     uint32_t queue_depth;
     struct loader_device *devices;
@@ -33,5 +35,8 @@ struct hr_loader {
     char uring_detail[120]; /* why not */
     int fork_generation;
 };
+
+/* Cores for readers: those of the placement, else those of the process's affinity. */
+uint32_t hr_loader_core_count(const struct hr_loader *loader);
 
 #endif

@@ -13,6 +13,7 @@
 #include "engine/load.h"
 #include "engine/route.h"
 #include "plan/describe.h"
+#include "topo/topology.h"
 
 #define PROGRESS_NS_DEFAULT 100000000u
 #define PROGRESS_NS_MAX (UINT64_C(1) << 60) /* decades: never, without overflow */
@@ -112,6 +113,14 @@ static int copy_streams(struct hr_load *load, struct hr_error *err)
     return 0;
 }
 
+/* Told in the statistics only: where a drive is far from the GPU, that is what the link between sockets carries. */
+static int storage_node(const struct hr_load *load)
+{
+    if (load->loader->placement.node < 0 || load->plan.chunk_count == 0)
+        return -1;
+    return hr_topology_storage_node(load->checkpoint->identities[load->plan.chunks[0].file_index].device);
+}
+
 static uint32_t threads_wanted(const struct hr_load *load)
 {
     if (load->options.sequential)
@@ -168,6 +177,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
         hr_load_free(load);
         return code;
     }
+    load->storage_node = storage_node(load);
     load->thread_wanted = threads_wanted(load);
     hr_route_choose(load);
     if (load->route == HR_ROUTE_GDS)

@@ -24,6 +24,7 @@
 #include "engine/send.h"
 #include "engine/slot.h"
 #include "engine/trace.h"
+#include "topo/binding.h"
 
 /* As the load's of these names. Readers add to those once a chunk: runs can be short, and the load's are shared. */
 struct counters {
@@ -363,11 +364,12 @@ static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *ch
                         struct hr_error *err)
 {
     char *buffer;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd;
     int code = find_buffer(reader, chunk, slot, &buffer, err);
     reader->wants_staging = code > 0;
     if (code == 0)
-        code = hr_files_acquire(reader->load->files, chunk->file_index, &fd, err);
+        code = hr_files_acquire(reader->load->files, chunk->file_index, &mode, &fd, err);
     if (code == 0) {
         hr_slot_begin(slot, chunk, fd, buffer);
         reader->free_count--;
@@ -447,6 +449,9 @@ static int move_on(struct hr_reader *reader)
 void *hr_reader_main(void *argument)
 {
     struct hr_reader *reader = argument;
+    int code = hr_binding_thread(&reader->load->loader->placement);
+    if (code < 0)
+        reader->load->binding_error = -code;
     reader->cpu_from_ns = hr_sys->thread_cpu_ns();
     do
         begin_chunks(reader);

@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "engine/gds_loader.h"
+#include "io/residency.h"
 
 /* Files whose residency is asked for: enough to tell a cold checkpoint from a hot one. */
 #define SAMPLE_FILES 8
@@ -26,7 +27,7 @@ static int sample_file(const struct hr_file *file, uint64_t *size, uint64_t *res
     int fd = hr_sys->open(file->path, O_RDONLY | O_NONBLOCK);
     if (fd < 0)
         return 0;
-    int64_t found = hr_residency(fd, 0, file->size);
+    int64_t found = hr_residency(fd, 0, file->size, NULL);
     hr_sys->close(fd);
     if (found < 0)
         return (int)found;
@@ -59,7 +60,7 @@ static int sample_residency(struct hr_load *load)
  */
 static void limit_readers(struct hr_load *load)
 {
-    unsigned cores = hr_sys->core_count();
+    unsigned cores = hr_loader_core_count(load->loader);
     size_t size = strlen(load->route_reason);
     if (load->thread_wanted <= cores)
         return;

@@ -14,6 +14,7 @@ struct sending {
     struct hr_place_counts *counts;
     uint64_t packed; /* bytes of the runs so far: where the next one of a direct chunk lies */
     size_t move_count;
+    const struct load_item *item; /* of the last move */
 };
 
 /* Puts what the table holds into the lane. */
@@ -23,6 +24,24 @@ static int flush(struct sending *sending, struct hr_error *err)
                              sending->counts, err);
     sending->move_count = 0;
     return code < 0 ? code : hr_fence_put(sending->fence, sending->lane, err);
+}
+
+/* Whether `next` goes on where `last` ends, in both memories. */
+static int follows(const struct hr_move *last, const struct hr_move *next)
+{
+    return last->rows == 1 && next->rows == 1 && next->source == last->source + last->bytes &&
+           next->target == last->target + last->bytes;
+}
+
+/* Neighbours become one move where they lie in one allocation of ours, or in one tensor of the caller's. */
+static int join(struct sending *sending, const struct hr_move *move, const struct load_item *item)
+{
+    struct hr_move *last = sending->move_count ? &sending->slot->moves[sending->move_count - 1] : NULL;
+    int is_same = last && (item == sending->item || (item->block && item->block == sending->item->block));
+    if (!is_same || !follows(last, move))
+        return 0;
+    last->bytes += move->bytes;
+    return 1;
 }
 
 /* The table is the lane's until its copies are done. */
@@ -52,14 +71,19 @@ static struct hr_move as_move(struct sending *sending, const struct hr_run_rows 
 static int send_piece(struct sending *sending, const struct hr_plan_piece *piece, struct hr_error *err)
 {
     struct hr_load *load = sending->load;
+    const struct load_item *item = &load->items[piece->item_index];
     struct hr_run_walk walk;
     struct hr_run_rows rows;
     hr_run_walk_init(&walk, &load->plan.items[piece->item_index], piece);
     while (hr_run_walk_rows(&walk, &rows)) {
+        struct hr_move move = as_move(sending, &rows, item->data);
+        if (join(sending, &move, item))
+            continue;
         int code = make_room(sending, err);
         if (code < 0)
             return code;
-        sending->slot->moves[sending->move_count++] = as_move(sending, &rows, load->items[piece->item_index].data);
+        sending->slot->moves[sending->move_count++] = move;
+        sending->item = item;
     }
     return 0;
 }
@@ -68,7 +92,7 @@ int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const
                   const char *bytes, struct hr_lane *lane, struct hr_fence *fence, struct hr_place_counts *counts,
                   struct hr_error *err)
 {
-    struct sending sending = {load, chunk, slot, bytes, lane, fence, counts, 0, 0};
+    struct sending sending = {load, chunk, slot, bytes, lane, fence, counts, 0, 0, NULL};
     int code = 0;
     for (size_t i = 0; code == 0 && i < chunk->piece_count; i++)
         code = send_piece(&sending, &load->plan.pieces[chunk->piece_first + i], err);

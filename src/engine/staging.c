@@ -25,6 +25,7 @@ struct hr_staging {
     struct hr_device *device; /* holds a reference */
     uint64_t slot_bytes;
     size_t slot_max;
+    int node; /* that its memory comes from, or -1 */
     pthread_mutex_t lock;
     pthread_cond_t given;
     struct staging_piece *pieces;
@@ -37,8 +38,8 @@ struct hr_staging {
 
 #define TABLE_BYTES (HR_STAGING_MOVES_MAX * sizeof(struct hr_move))
 
-int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, struct hr_staging **ret_staging,
-                   struct hr_error *err)
+int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, int node,
+                   struct hr_staging **ret_staging, struct hr_error *err)
 {
     struct hr_staging *staging = hr_alloc(sizeof *staging);
     if (!staging)
@@ -47,6 +48,7 @@ int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes
     staging->slot_max = bytes / (staging->slot_bytes + TABLE_BYTES);
     if (staging->slot_max == 0)
         staging->slot_max = 1;
+    staging->node = node;
     staging->device = device;
     hr_device_ref(device);
     pthread_mutex_init(&staging->lock, NULL);
@@ -86,8 +88,8 @@ static int piece_make(struct hr_staging *staging, size_t slot_count, struct stag
     struct staging_piece *piece = hr_alloc(bytes);
     if (!piece)
         return hr_fail_memory(err, bytes, "a piece of the staging ring");
-    int code = hr_staging_block_make(staging->device, slot_count * (staging->slot_bytes + TABLE_BYTES), &piece->block,
-                                     detail, capacity, err);
+    int code = hr_staging_block_make(staging->device, slot_count * (staging->slot_bytes + TABLE_BYTES), staging->node,
+                                     &piece->block, detail, capacity, err);
     if (code < 0) {
         hr_free(piece);
         return code;
@@ -167,7 +169,7 @@ int hr_staging_new_on_device(struct hr_device *device, struct hr_gds *gds, struc
     struct hr_staging *staging = NULL;
     struct staging_piece *piece = NULL;
     char detail[sizeof staging->detail];
-    int code = hr_staging_new(device, 0, slot_count * TABLE_BYTES, &staging, err);
+    int code = hr_staging_new(device, 0, slot_count * TABLE_BYTES, -1, &staging, err);
     if (code < 0)
         return code;
     code = piece_make(staging, slot_count, &piece, detail, sizeof detail, err);

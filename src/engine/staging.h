@@ -29,9 +29,12 @@ struct hr_staging_slot {
     struct hr_staging_slot *next;
 };
 
-/* `device`: any that will copy from it; borrowed. `slot_bytes`: of each slot's memory. `bytes`: most pinned memory. */
-int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, struct hr_staging **ret_staging,
-                   struct hr_error *err);
+/*
+ * `device`: any that will copy from it; borrowed. `slot_bytes`: of each slot's memory. `bytes`: most pinned memory;
+ * `node`: of the memory, as of hr_staging_block_make().
+ */
+int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, int node,
+                   struct hr_staging **ret_staging, struct hr_error *err);
 /*
  * A ring whose slots' memory is that of a ring on the device (device/gds.h), borrowed; only the tables of moves are
  * staging. It has all its slots at once, does not grow, and is not to be trimmed.

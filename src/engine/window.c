@@ -45,12 +45,13 @@ static int can_map(const struct hr_load *load, const struct hr_plan_item *item)
 static int map_file(struct hr_load *load, size_t file_index, struct hr_block **ret_block, struct hr_error *err)
 {
     struct hr_block *block = NULL;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd, code;
     pthread_mutex_lock(&load->lock);
     block = load->file_maps[file_index];
     pthread_mutex_unlock(&load->lock);
     if (!block) {
-        while ((code = hr_files_acquire(load->files, file_index, &fd, err)) > 0)
+        while ((code = hr_files_acquire(load->files, file_index, &mode, &fd, err)) > 0)
             hr_files_wait(load->files);
         if (code < 0)
             return code;

@@ -4,7 +4,8 @@
  *
  * An operation is a vectored read at an offset. It completes with a byte count that may be short, or with -errno;
  * continuing after a short count is the engine's business, as is the end of a file. EINTR never reaches the engine
- * and EAGAIN only after HR_IO_RETRY_MAX of them in a row: the backend retries them.
+ * and EAGAIN only after HR_IO_RETRY_MAX of them in a row: the backend retries them, but for EAGAIN where the flags ask
+ * for it (RWF_NOWAIT).
  */
 #ifndef HR_IO_IO_H
 #define HR_IO_IO_H
@@ -16,6 +17,7 @@
 struct hr_io_op {
     int fd;
     int vector_count;            /* 1 to HR_IOV_MAX */
+    uint32_t flags;              /* RWF_* of preadv2(2); 0: none */
     uint64_t offset;             /* of the first byte, from the start of the file */
     const struct iovec *vectors; /* borrowed until completion */
     int64_t result;              /* bytes read (0: end of file), or -errno */
@@ -40,11 +42,5 @@ struct hr_io_backend {
 
 extern const struct hr_io_backend hr_io_pread; /* one operation at a time, done inside submit */
 extern const struct hr_io_backend hr_io_uring;
-
-/*
- * How much of [offset, offset + size) the page cache holds, in bytes, by cachestat(2); -errno where that cannot
- * be told (ENOSYS before Linux 6.5, EPERM for files of others).
- */
-int64_t hr_residency(int fd, uint64_t offset, uint64_t size);
 
 #endif

@@ -47,8 +47,9 @@ static int64_t read_retrying(const struct hr_io_op *op)
 {
     int again_count = 0;
     for (;;) {
-        ssize_t got = hr_sys->preadv(op->fd, op->vectors, op->vector_count, op->offset);
-        if (got == -EINTR || (got == -EAGAIN && again_count++ < HR_IO_RETRY_MAX))
+        ssize_t got = hr_sys->preadv(op->fd, op->vectors, op->vector_count, op->offset, (int)op->flags);
+        int again = got == -EAGAIN && !(op->flags & RWF_NOWAIT);
+        if (got == -EINTR || (again && again_count++ < HR_IO_RETRY_MAX))
             continue;
         return got;
     }

@@ -169,7 +169,7 @@ static int op_queue(struct hr_io *io, struct hr_io_op *op)
     struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
     if (!sqe)
         return -EBUSY;
-    io_uring_prep_readv(sqe, op->fd, op->vectors, (unsigned)op->vector_count, op->offset);
+    io_uring_prep_readv2(sqe, op->fd, op->vectors, (unsigned)op->vector_count, op->offset, (int)op->flags);
     io_uring_sqe_set_data(sqe, op);
     return 0;
 }
@@ -208,11 +208,11 @@ static struct hr_io_op *completion_take(struct hr_io *io, int *ret_result)
 }
 
 /* EINTR is endless by nature; EAGAIN is not expected from files, so that it must not become a silent spin. */
-static int must_repeat(struct hr_io *io, int result)
+static int must_repeat(struct hr_io *io, const struct hr_io_op *op, int result)
 {
     if (result == -EINTR)
         return 1;
-    if (result == -EAGAIN)
+    if (result == -EAGAIN && !(op->flags & RWF_NOWAIT))
         return io->again_count++ < HR_IO_RETRY_MAX;
     io->again_count = 0;
     return 0;
@@ -234,7 +234,7 @@ static struct hr_io_op *uring_wait(struct hr_io *io)
             return op_finish(io, op, io->error);
         int result;
         op = completion_take(io, &result);
-        if (!must_repeat(io, result))
+        if (!must_repeat(io, op, result))
             return op_finish(io, op, result);
         int error = op_queue(io, op);
         if (error)

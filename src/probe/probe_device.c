@@ -82,7 +82,7 @@ static int measure_pin(struct link *link, char *detail, size_t capacity, struct 
             hr_staging_block_free(link->device, &link->block);
         memset(&link->block, 0, sizeof link->block);
         uint64_t begin_ns = hr_sys->clock_ns();
-        int code = hr_staging_block_make(link->device, STAGING_BYTES, &link->block, detail, capacity, err);
+        int code = hr_staging_block_make(link->device, STAGING_BYTES, -1, &link->block, detail, capacity, err);
         if (code < 0)
             return code;
         uint64_t end_ns = hr_sys->clock_ns(), took_ns = end_ns > begin_ns ? end_ns - begin_ns : 1;

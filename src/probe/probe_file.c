@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/sys.h"
-#include "io/io.h"
+#include "io/residency.h"
 #include "probe/probe.h"
 
 /* With less, caches of processors would answer for memory. */
@@ -29,7 +29,7 @@ static int64_t find_resident(struct hr_probe_file *file, uint64_t duration_ns)
 {
     uint64_t deadline_ns = hr_sys->clock_ns() + duration_ns;
     for (uint64_t offset = 0; offset + HR_PROBE_BLOCK_BYTES <= file->size; offset += HR_PROBE_BLOCK_BYTES) {
-        int64_t resident = hr_residency(file->fd, offset, HR_PROBE_BLOCK_BYTES);
+        int64_t resident = hr_residency_exact(file->fd, offset, HR_PROBE_BLOCK_BYTES);
         if (resident < 0)
             return resident;
         if ((uint64_t)resident == HR_PROBE_BLOCK_BYTES)

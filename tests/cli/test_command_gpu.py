@@ -53,13 +53,16 @@ def test_the_report_of_a_load(model):
     assert (result.returncode, result.stderr) == (0, "")
     lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
     assert list(lines) == ["device", "tensors", "bytes", "predicted", "seconds", "GB/s", "of ceiling", "route",
-                           "threads", "bottleneck", "sent", "staging", "copy wait", "reader cpu", "window", "allocated"]
+                           "threads", "bottleneck", "sent", "staging", "numa", "copy wait", "reader cpu", "window",
+                           "allocated"]
     assert lines["device"].strip().startswith("cuda:0 (")
     report = run_json("load", "--json", "--threads", "2", model, env=gpu())
     assert report["bytes_sent"] >= report["bytes"] > LARGE
     assert report["copies"] + report["kernels"] > 0
     assert report["bytes"] <= report["bytes_allocated"]
-    assert report["cpu_seconds"] > 0 and report["staging"]
+    assert report["cpu_seconds"] > 0 and report["staging"] and report["placement"]
+    report = run_json("load", "--json", "--no-numa", model, env=gpu())
+    assert report["placement"] == "not bound: switched off"
 
 
 def test_staging_and_lanes_are_set(model):

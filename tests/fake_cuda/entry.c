@@ -13,6 +13,7 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_progress = PTHREAD_COND_INITIALIZER;
 
 static pid_t owner; /* threads and memory are this process's */
+static _Atomic unsigned long forked_call_count;
 static int initialized;
 static _Thread_local int pending_failure;
 
@@ -73,8 +74,10 @@ static void stop_after_fault(void)
 
 CUresult fake_enter(const char *name, unsigned flags)
 {
-    if (owner != getpid())
+    if (owner != getpid()) {
+        forked_call_count++;
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     pthread_mutex_lock(&fake_lock);
     int code = failure_of(name, flags);
     int has_effect = (flags & FAKE_TAKES_EFFECT) && code != CUDA_ERROR_NOT_INITIALIZED &&
@@ -89,6 +92,11 @@ CUresult fake_enter(const char *name, unsigned flags)
     if (code)
         pthread_mutex_unlock(&fake_lock);
     return code;
+}
+
+CUDA_API unsigned long fake_cuda_forked_calls(void)
+{
+    return forked_call_count;
 }
 
 CUresult fake_leave(CUresult result)

@@ -53,6 +53,8 @@ void fake_cuda_fail_nth(unsigned long n, int code);
 unsigned long fake_cuda_fired(void);
 /* Calls so far that can fail. */
 unsigned long fake_cuda_calls(void);
+/* In a child of fork(): calls that it made, all of which failed. */
+unsigned long fake_cuda_forked_calls(void);
 void fake_cuda_live(struct fake_cuda_live *ret_live);
 
 #endif

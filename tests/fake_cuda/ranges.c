@@ -20,6 +20,8 @@ static struct {
     size_t bytes;
 } quarantine[QUARANTINE];
 static unsigned quarantine_next;
+#define LARGE_PAGE_BYTES (UINT64_C(2) << 20)
+#define NEIGHBOURS_BYTES (UINT64_C(4) << 30)
 
 /* The number of ranges that begin at or before the address. */
 static size_t upper_bound(uint64_t address)
@@ -72,9 +74,38 @@ struct fake_range *fake_range_add(const struct fake_range *range)
     return copy;
 }
 
+/*
+ * Device memory of whole large pages follows without a gap on what was made before, as a GPU's often does: a copy that
+ * goes on into the neighbour must be refused, not crash. 0 when there is no room.
+ */
+static char *reserve_neighbour(uint64_t bytes)
+{
+    static char *next;
+    static uint64_t left;
+    if (bytes % LARGE_PAGE_BYTES || bytes > NEIGHBOURS_BYTES)
+        return NULL;
+    if (left < bytes) {
+        char *memory = mmap(NULL, NEIGHBOURS_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            return NULL;
+        next = memory;
+        left = NEIGHBOURS_BYTES;
+    }
+    left -= bytes;
+    next += bytes;
+    return next - bytes;
+}
+
 int fake_reserve(struct fake_range *range, uint64_t bytes)
 {
     static unsigned turn;
+    char *neighbour = range->memory == FAKE_DEVICE_MEMORY ? reserve_neighbour(bytes) : NULL;
+    if (neighbour) {
+        range->reserved = neighbour;
+        range->reserved_bytes = bytes;
+        range->begin = (uint64_t)(uintptr_t)neighbour;
+        return 1;
+    }
     size_t whole = (bytes + 4 * PAGE_BYTES) & ~(size_t)(PAGE_BYTES - 1);
     char *memory = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)

@@ -9,17 +9,22 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
+#include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/sys.h"
 #include "io/io.h"
+
+#define PAGE_BYTES 4096
 
 static const struct hr_sys *below;
 static struct hr_sys table;
@@ -73,9 +78,29 @@ static int in_fail_file(int fd)
     return fstat(fd, &now) == 0 && now.st_dev == fail_file.st_dev && now.st_ino == fail_file.st_ino;
 }
 
-/* What this read has to return instead of bytes, or 0. */
-static int read_error(int fd, uint64_t offset, size_t size)
+static int is_direct(int fd)
 {
+    return (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+}
+
+/* Bytes of the range that are said to be in the page cache of a cold file. */
+static uint64_t warm_part(uint64_t offset, uint64_t size)
+{
+    if (offset >= options.warm_bytes)
+        return 0;
+    uint64_t part = options.warm_bytes - offset;
+    return part < size ? part : size;
+}
+
+/* What this read has to return instead of bytes, or 0. */
+static int read_error(int fd, uint64_t offset, size_t size, uint32_t flags)
+{
+    if (flags && options.flags_error)
+        return -options.flags_error;
+    if (options.direct_read_error && is_direct(fd))
+        return -options.direct_read_error;
+    if (flags & RWF_NOWAIT && options.cold && warm_part(offset, size) < size)
+        return -EAGAIN;
     if (offset < options.fail_end && options.fail_begin < offset + size && in_fail_file(fd))
         return options.fail_error ? -options.fail_error : -EIO;
     if (happens(options.eintr_percent))
@@ -85,28 +110,43 @@ static int read_error(int fd, uint64_t offset, size_t size)
     return 0;
 }
 
-static size_t shortened(size_t size)
+static size_t shortened(int fd, size_t size)
 {
-    return size > 1 && happens(options.short_percent) ? 1 + next_random() % (size - 1) : size;
+    if (size < 2 || !happens(options.short_percent))
+        return size;
+    size_t shorter = 1 + next_random() % (size - 1);
+    if (!is_direct(fd))
+        return shorter;
+    shorter = (shorter + 511) / 512 * 512;
+    return shorter < size ? shorter : size;
 }
 
-static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+/* Facts about the machine are asked for at any time, and come from no storage. */
+static int is_sysfs(int fd)
 {
+    struct statfs system;
+    return fstatfs(fd, &system) == 0 && system.f_type == SYSFS_MAGIC;
+}
+
+static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags)
+{
+    if (is_sysfs(fd))
+        return below->preadv(fd, vectors, vector_count, offset, flags);
     struct iovec cut[HR_IOV_MAX];
     size_t size = vectors_size(vectors, vector_count);
     int count = 0;
     read_started();
     read_delay();
-    int error = read_error(fd, offset, size);
+    int error = read_error(fd, offset, size, (uint32_t)flags);
     if (error)
         return error;
-    for (size_t left = shortened(size); left > 0 && count < HR_IOV_MAX; count++) {
+    for (size_t left = shortened(fd, size); left > 0 && count < HR_IOV_MAX; count++) {
         cut[count] = vectors[count];
         if (cut[count].iov_len > left)
             cut[count].iov_len = left;
         left -= cut[count].iov_len;
     }
-    return below->preadv(fd, cut, count, offset);
+    return below->preadv(fd, cut, count, offset, flags);
 }
 
 static int fake_ring_submit(struct io_uring *ring)
@@ -148,11 +188,11 @@ static int fake_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
     if (!op)
         return error;
     read_delay();
-    int result = read_error(op->fd, op->offset, vectors_size(op->vectors, op->vector_count));
+    int result = read_error(op->fd, op->offset, vectors_size(op->vectors, op->vector_count), op->flags);
     if (result)
         (*ret_cqe)->res = result;
     else if ((*ret_cqe)->res > 0)
-        (*ret_cqe)->res = (int)shortened((size_t)(*ret_cqe)->res);
+        (*ret_cqe)->res = (int)shortened(op->fd, (size_t)(*ret_cqe)->res);
     int arrived = (*ret_cqe)->res;
     scribble(op->vectors, op->vector_count, arrived > 0 ? (size_t)arrived : 0);
     return 0;
@@ -160,12 +200,55 @@ static int fake_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
 
 static int fake_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
 {
+    if (options.cachestat_error)
+        return -options.cachestat_error;
     int error = below->cachestat(fd, offset, size, ret_page_count);
     if (options.cold) {
-        *ret_page_count = 0;
+        *ret_page_count = (warm_part(offset, size) + PAGE_BYTES - 1) / PAGE_BYTES;
         return 0;
     }
     return error;
+}
+
+/* With `cold` it is refused: from a mapping alone it cannot be told which part of the file is meant. */
+static int fake_mincore(void *memory, size_t bytes, unsigned char *ret_pages)
+{
+    if (options.mincore_error || options.cold)
+        return options.mincore_error ? -options.mincore_error : -ENOSYS;
+    return below->mincore(memory, bytes, ret_pages);
+}
+
+static int fake_fadvise(int fd, uint64_t offset, uint64_t size, int advice)
+{
+    return options.fadvise_error ? -options.fadvise_error : below->fadvise(fd, offset, size, advice);
+}
+
+static int fake_may_write(int fd)
+{
+    return options.may_write_error ? -options.may_write_error : below->may_write(fd);
+}
+
+static int fake_fs_type(int fd, uint32_t *ret_magic)
+{
+    int error = below->fs_type(fd, ret_magic);
+    if (options.fs_magic && !error)
+        *ret_magic = options.fs_magic;
+    return error;
+}
+
+static int fake_direct_alignment(int fd, struct hr_direct_alignment *ret_alignment)
+{
+    if (options.alignment_error)
+        return -options.alignment_error;
+    if (!options.alignment.memory_bytes && !options.alignment.offset_bytes)
+        return below->direct_alignment(fd, ret_alignment);
+    *ret_alignment = options.alignment;
+    return 0;
+}
+
+static int fake_open(const char *path, int flags)
+{
+    return options.direct_open_error && flags & O_DIRECT ? -options.direct_open_error : below->open(path, flags);
 }
 
 static int fake_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
@@ -191,6 +274,12 @@ void fake_storage_install(const struct fake_storage *wanted)
     table.ring_submit = fake_ring_submit;
     table.ring_wait = fake_ring_wait;
     table.cachestat = fake_cachestat;
+    table.mincore = fake_mincore;
+    table.fadvise = fake_fadvise;
+    table.may_write = fake_may_write;
+    table.fs_type = fake_fs_type;
+    table.direct_alignment = fake_direct_alignment;
+    table.open = fake_open;
     table.descriptor_limits = fake_descriptor_limits;
     hr_sys = &table;
 }

@@ -5,11 +5,15 @@
  *
  * With io_uring the data goes past us: results are rewritten when they are fetched, and what is then said not to have
  * arrived is scribbled over. Completions that are there together are fetched in any order.
+ *
+ * A short read by O_DIRECT ends on 512 bytes, as a drive's would.
  */
 #ifndef TESTS_SUPPORT_FAKE_STORAGE_H
 #define TESTS_SUPPORT_FAKE_STORAGE_H
 
 #include <stdint.h>
+
+#include "base/sys.h"
 
 /* Zero: everything works. */
 struct fake_storage {
@@ -22,12 +26,20 @@ struct fake_storage {
     unsigned slow_percent;    /* of reads take slow_ns on top: the long tail of a distribution */
     uint64_t slow_ns;
     unsigned reorder_percent; /* of completions of io_uring are overtaken by another; threads overtake by delays */
-    int cold;                 /* cachestat finds nothing in the page cache */
+    int cold;                 /* cachestat and reads without waiting find nothing in the page cache, ... */
+    uint64_t warm_bytes;      /* ... but the first bytes of each file */
     uint64_t descriptor_max;  /* the limit of descriptors that the library is told; 0: the real one */
 
     uint64_t fail_begin, fail_end; /* a read that touches these bytes of the file fails; empty range: none */
     const char *fail_path;         /* of this file only; NULL: of any file */
     int fail_error;                /* 0: EIO */
+
+    /* what a kernel or a filesystem lacks: such calls fail with this errno; 0: they work */
+    int cachestat_error, fadvise_error, mincore_error, may_write_error, alignment_error;
+    int direct_open_error, direct_read_error; /* with O_DIRECT */
+    int flags_error;                          /* reads with RWF_* */
+    struct hr_direct_alignment alignment;     /* what O_DIRECT is said to want; zeros: the truth */
+    uint32_t fs_magic;                        /* the filesystem's number; 0: the real one */
 
     unsigned long event_at; /* before the n-th read (from 1) `event` is called, once; 0: never */
     void (*event)(void *context);

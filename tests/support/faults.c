@@ -29,7 +29,8 @@ static atomic_ulong fail_classes, fail_first, fail_last, fail_seen, fail_fired;
 static atomic_int fail_error;
 static atomic_long live_allocations, live_mapping_bytes, live_descriptors, live_dirs, live_rings, live_threads;
 
-static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO, EIO, EIO, EAGAIN, ENOMEM};
+static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO,  EIO,
+                                                      EIO,    EAGAIN, ENOMEM, EIO, EPERM};
 
 /* 0, or the errno that this call has to fail with. */
 static int must_fail(enum fault_class class)
@@ -135,10 +136,40 @@ static int faulty_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *re
     return error ? -error : below->cachestat(fd, offset, size, ret_page_count);
 }
 
-static ssize_t faulty_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+static ssize_t faulty_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags)
 {
     int error = must_fail(FAULT_READ);
-    return error ? -error : below->preadv(fd, vectors, vector_count, offset);
+    return error ? -error : below->preadv(fd, vectors, vector_count, offset, flags);
+}
+
+static int faulty_fadvise(int fd, uint64_t offset, uint64_t size, int advice)
+{
+    int error = must_fail(FAULT_ADVICE);
+    return error ? -error : below->fadvise(fd, offset, size, advice);
+}
+
+static int faulty_fs_type(int fd, uint32_t *ret_magic)
+{
+    int error = must_fail(FAULT_STAT);
+    return error ? -error : below->fs_type(fd, ret_magic);
+}
+
+static int faulty_direct_alignment(int fd, struct hr_direct_alignment *ret_alignment)
+{
+    int error = must_fail(FAULT_STAT);
+    return error ? -error : below->direct_alignment(fd, ret_alignment);
+}
+
+static int faulty_may_write(int fd)
+{
+    int error = must_fail(FAULT_STAT);
+    return error ? -error : below->may_write(fd);
+}
+
+static int faulty_mincore(void *memory, size_t bytes, unsigned char *ret_pages)
+{
+    int error = must_fail(FAULT_MAP);
+    return error ? -error : below->mincore(memory, bytes, ret_pages);
 }
 
 static int faulty_dir_open(const char *path, struct hr_dir **ret_dir)
@@ -192,6 +223,24 @@ static int faulty_thread_start(pthread_t *ret_thread, void *(*main)(void *), voi
         free(call);
     }
     return error;
+}
+
+static int faulty_affinity_get(uint64_t *ret_words, size_t word_count)
+{
+    int error = must_fail(FAULT_BIND);
+    return error ? -error : below->affinity_get(ret_words, word_count);
+}
+
+static int faulty_affinity_set(const uint64_t *words, size_t word_count)
+{
+    int error = must_fail(FAULT_BIND);
+    return error ? -error : below->affinity_set(words, word_count);
+}
+
+static int faulty_memory_prefer(void *memory, size_t bytes, unsigned node)
+{
+    int error = must_fail(FAULT_BIND);
+    return error ? -error : below->memory_prefer(memory, bytes, node);
 }
 
 static int faulty_ring_init(unsigned entries, struct io_uring *ring, unsigned flags)
@@ -251,10 +300,18 @@ void faults_install(void)
     table.stat = faulty_stat;
     table.preadv = faulty_preadv;
     table.cachestat = faulty_cachestat;
+    table.fadvise = faulty_fadvise;
+    table.fs_type = faulty_fs_type;
+    table.direct_alignment = faulty_direct_alignment;
+    table.may_write = faulty_may_write;
+    table.mincore = faulty_mincore;
     table.dir_open = faulty_dir_open;
     table.dir_next = faulty_dir_next;
     table.dir_close = faulty_dir_close;
     table.thread_start = faulty_thread_start;
+    table.affinity_get = faulty_affinity_get;
+    table.affinity_set = faulty_affinity_set;
+    table.memory_prefer = faulty_memory_prefer;
     table.ring_init = faulty_ring_init;
     table.ring_exit = faulty_ring_exit;
     table.ring_submit = faulty_ring_submit;

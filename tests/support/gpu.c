@@ -81,8 +81,9 @@ void gpu_write(void *memory, const void *bytes, size_t size)
     struct hr_fence *fence = NULL;
     struct hr_error err = {0};
     char detail[160];
-    assert_ok(hr_staging_block_make(device, size + sizeof(struct hr_move) + 4096, &block, detail, sizeof detail, &err),
-              err);
+    assert_ok(
+        hr_staging_block_make(device, size + sizeof(struct hr_move) + 4096, -1, &block, detail, sizeof detail, &err),
+        err);
     assert_ok(hr_lane_open(device, &lane, &err), err);
     assert_ok(hr_fence_new(device, &fence, &err), err);
     struct hr_move *move = (struct hr_move *)block.memory;

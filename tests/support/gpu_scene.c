@@ -110,7 +110,7 @@ void scene_open(struct scene *scene)
     memset(scene, 0, sizeof *scene);
     assert_ok(hr_device_open("cuda", &scene->device, &err), err);
     hr_device_kernel(scene->device, scene->detail, sizeof scene->detail); /* before streams are kept busy */
-    assert_ok(hr_staging_block_make(scene->device, SCENE_SOURCE_BYTES + table_bytes, &scene->block, scene->detail,
+    assert_ok(hr_staging_block_make(scene->device, SCENE_SOURCE_BYTES + table_bytes, -1, &scene->block, scene->detail,
                                     sizeof scene->detail, &err),
               err);
     assert_ok(hr_lane_open(scene->device, &scene->lane, &err), err);

@@ -474,9 +474,9 @@ static void test_identity(void **state)
 }
 
 /* A file that is shorter when it is read than fstat said. */
-static ssize_t short_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+static ssize_t short_preadv(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags)
 {
-    ssize_t size = hr_sys_real.preadv(fd, vectors, vector_count, offset);
+    ssize_t size = hr_sys_real.preadv(fd, vectors, vector_count, offset, flags);
     return offset >= 20 ? 0 : size > 20 ? 20 : size;
 }
 

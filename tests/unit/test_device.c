@@ -263,7 +263,7 @@ static void test_staging_of_another_device(void **state)
     scene_need_fake("devices=2");
     scene_open(&scene);
     assert_ok(hr_device_open("cuda:1", &other, &err), err);
-    assert_ok(hr_staging_block_make(other, scene.block.bytes, &block, detail, sizeof detail, &err), err);
+    assert_ok(hr_staging_block_make(other, scene.block.bytes, -1, &block, detail, sizeof detail, &err), err);
     struct hr_staging_block own = scene.block;
     memcpy(block.memory, own.memory, own.bytes);
     scene.block = block;

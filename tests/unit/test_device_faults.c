@@ -53,7 +53,7 @@ static int make_all(struct use *use, struct hr_error *err)
     char detail[160];
     int code = hr_device_open("cuda", &use->device, err);
     if (!code)
-        code = hr_staging_block_make(use->device, BYTES + 65536, &use->block, detail, sizeof detail, err);
+        code = hr_staging_block_make(use->device, BYTES + 65536, -1, &use->block, detail, sizeof detail, err);
     if (!code)
         code = hr_lane_open(use->device, &use->lane, err);
     if (!code)
@@ -209,7 +209,7 @@ static void test_after_a_fault(void **state)
     assert_poisoned(hr_lane_follow(use.lane, NULL, &err), &err);
     assert_poisoned(hr_device_alloc(use.device, 100, &memory, &err), &err);
     assert_poisoned(hr_device_read(use.device, text, use.target, 100, &err), &err);
-    assert_poisoned(hr_staging_block_make(use.device, 100, &block, text, sizeof text, &err), &err);
+    assert_poisoned(hr_staging_block_make(use.device, 100, -1, &block, text, sizeof text, &err), &err);
     hr_device_memory(use.device, &free_bytes, &total);
     assert_int_equal(total, 0);
     assert_int_equal(hr_device_kernel(use.device, text, sizeof text), 0);

@@ -130,7 +130,7 @@ static void everything_once(void)
     uint64_t free_bytes, total;
     char detail[160];
     void *memory;
-    assert_ok(hr_staging_block_make(scene.device, 100000, &block, detail, sizeof detail, &err), err);
+    assert_ok(hr_staging_block_make(scene.device, 100000, -1, &block, detail, sizeof detail, &err), err);
     assert_ok(hr_lane_open(scene.device, &lane, &err), err);
     assert_ok(hr_fence_new(scene.device, &fence, &err), err);
     assert_ok(hr_device_alloc(scene.device, 100000, &memory, &err), err);

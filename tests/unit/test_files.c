@@ -1,5 +1,6 @@
 /*
  * test_files.c: the bounded set of open files: sharing, closing after the last use, making room, waiting for room,
+; descriptors with O_DIRECT;
  * and a process without descriptors.
  */
 #include <setjmp.h>
@@ -9,6 +10,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -72,14 +74,20 @@ static void files_drop(struct hr_files *files)
     hr_sys = &hr_sys_real;
 }
 
-static int acquire(struct hr_files *files, size_t file_index)
+static int acquire_in(struct hr_files *files, size_t file_index, uint32_t *mode)
 {
     struct hr_error err = {0};
     int fd = -1;
-    int code = hr_files_acquire(files, file_index, &fd, &err);
+    int code = hr_files_acquire(files, file_index, mode, &fd, &err);
     if (code < 0)
         assert_ok(code, err);
     return code ? -1 : fd;
+}
+
+static int acquire(struct hr_files *files, size_t file_index)
+{
+    uint32_t mode = HR_READ_BUFFERED;
+    return acquire_in(files, file_index, &mode);
 }
 
 static void test_shared_and_closed(void **state)
@@ -125,11 +133,12 @@ static void test_bounded(void **state)
 static void test_process_without_descriptors(void **state)
 {
     struct hr_error err = {0};
+    uint32_t mode = HR_READ_BUFFERED;
     int fd;
     (void)state;
     struct hr_files *files = files_make(100, 2);
     faults_fail_from(FAULT_OPEN, 1, EMFILE);
-    assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EIO_ERROR);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EIO_ERROR);
     assert_int_equal(err.sys_errno, EMFILE);
     assert_non_null(strstr(err.message, "ulimit -n"));
     assert_string_equal(err.file, model.paths[0]);
@@ -151,13 +160,14 @@ static void test_changed(void **state)
 {
     struct hr_error err = {0};
     struct test_model changed;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd = -7;
     size_t uses = 3;
     (void)state;
     model_equal(&changed, "changing", 1, 1000, 1);
     struct hr_files *files;
     assert_ok(hr_files_new(changed.checkpoint, &uses, &files, &err), err);
-    assert_int_equal(hr_files_acquire(files, 0, &fd, &err), 0);
+    assert_int_equal(hr_files_acquire(files, 0, &mode, &fd, &err), 0);
     assert_int_equal(hr_files_check(files, 0, &err), 0);
     assert_int_equal(truncate(changed.paths[0], 500), 0);
     assert_code(hr_files_check(files, 0, &err), HR_EFILE_CHANGED);
@@ -165,12 +175,124 @@ static void test_changed(void **state)
     hr_files_release(files, 0);
     hr_files_free(files);
     assert_ok(hr_files_new(changed.checkpoint, &uses, &files, &err), err);
-    assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EFILE_CHANGED);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EFILE_CHANGED);
     unlink(changed.paths[0]);
-    assert_code(hr_files_acquire(files, 0, &fd, &err), HR_EFILE_CHANGED);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EFILE_CHANGED);
     assert_int_equal(err.sys_errno, ENOENT);
     hr_files_free(files);
     model_close(&changed);
+}
+
+/* ---------------------------------------------------------------------------------- past the page cache */
+
+static int has_direct(int fd)
+{
+    return (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+}
+
+static void test_two_descriptors(void **state)
+{
+    uint32_t direct = HR_READ_DIRECT, drop = HR_READ_DROP;
+    (void)state;
+    struct hr_files *files = files_make(100, 3);
+    int direct_fd = acquire_in(files, 3, &direct);
+    if (direct != HR_READ_DIRECT) {
+        hr_files_free(files);
+        faults_remove();
+        print_message("skipped: no O_DIRECT on this filesystem\n");
+        skip();
+    }
+    assert_true(has_direct(direct_fd));
+    assert_int_equal(hr_files_check(files, 3, NULL), 0); /* by the only one that is open */
+    int fd = acquire_in(files, 3, &drop);
+    assert_true(fd >= 0 && fd != direct_fd && !has_direct(fd));
+    assert_int_equal(drop, HR_READ_DROP);
+    assert_int_equal(acquire_in(files, 3, &direct), direct_fd);
+    assert_int_equal(faults_live().descriptor_count, 2);
+    hr_files_release(files, 3);
+    hr_files_release(files, 3);
+    assert_int_equal(faults_live().descriptor_count, 2);
+    hr_files_release(files, 3);
+    assert_int_equal(faults_live().descriptor_count, 0);
+    files_drop(files);
+}
+
+/* The limit counts both; each of an idle file's two makes room for one. */
+static void test_both_bounded(void **state)
+{
+    uint32_t direct = HR_READ_DIRECT, buffered = HR_READ_BUFFERED;
+    (void)state;
+    struct hr_files *files = files_make(6, 9);
+    assert_true(acquire_in(files, 0, &direct) >= 0);
+    assert_true(acquire_in(files, 0, &buffered) >= 0);
+    if (direct != HR_READ_DIRECT) {
+        hr_files_free(files);
+        faults_remove();
+        skip();
+    }
+    assert_true(acquire_in(files, 1, &direct) >= 0);
+    assert_int_equal(acquire_in(files, 1, &buffered), -1);
+    assert_int_equal(acquire_in(files, 2, &buffered), -1);
+    hr_files_release(files, 0);
+    assert_int_equal(acquire_in(files, 2, &buffered), -1); /* one still holds file 0 */
+    hr_files_release(files, 0);
+    assert_true(acquire_in(files, 1, &buffered) >= 0);
+    assert_true(acquire_in(files, 2, &buffered) >= 0);
+    assert_int_equal(acquire_in(files, 2, &direct), -1);
+    assert_int_equal(faults_live().descriptor_count, 3);
+    hr_files_release(files, 1);
+    hr_files_release(files, 1);
+    hr_files_release(files, 2);
+    assert_int_equal(faults_live().descriptor_count, 3);
+    files_drop(files);
+}
+
+/* Refused at open, or said by the caller to be refused when read: the other descriptor, without trying again. */
+static void test_direct_refused(void **state)
+{
+    static const int errors[] = {EINVAL, EOPNOTSUPP};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct hr_files *files = files_make(100, 2);
+        uint32_t mode = HR_READ_DIRECT;
+        faults_fail(FAULT_OPEN, 1, errors[i]);
+        int fd = acquire_in(files, 0, &mode);
+        assert_true(fd >= 0 && !has_direct(fd));
+        assert_int_equal(mode, HR_READ_BUFFERED);
+        mode = HR_READ_DIRECT;
+        assert_int_equal(acquire_in(files, 0, &mode), fd);
+        assert_int_equal(mode, HR_READ_BUFFERED);
+        assert_int_equal(faults_count(FAULT_OPEN), 2);
+        mode = HR_READ_DIRECT;
+        hr_files_refuse_direct(files, 1);
+        fd = acquire_in(files, 1, &mode);
+        assert_true(fd >= 0 && !has_direct(fd));
+        assert_int_equal(mode, HR_READ_BUFFERED);
+        hr_files_release(files, 0);
+        hr_files_release(files, 0);
+        hr_files_release(files, 1);
+        files_drop(files);
+    }
+}
+
+/* Other errors of opening are errors, and leave the caller's variables alone. */
+static void test_direct_fails(void **state)
+{
+    struct hr_error err = {0};
+    uint32_t mode = HR_READ_DIRECT;
+    int fd = -7;
+    (void)state;
+    struct hr_files *files = files_make(100, 2);
+    faults_fail(FAULT_OPEN, 1, EIO);
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EIO_ERROR);
+    faults_fail_from(FAULT_OPEN, 1, EINVAL); /* the second try, too */
+    assert_code(hr_files_acquire(files, 0, &mode, &fd, &err), HR_EIO_ERROR);
+    faults_fail(FAULT_STAT, 1, EIO);
+    assert_code(hr_files_acquire(files, 1, &mode, &fd, &err), HR_EIO_ERROR);
+    assert_int_equal(fd, -7);
+    assert_int_equal(mode, HR_READ_DIRECT);
+    assert_int_equal(faults_live().descriptor_count, 0);
+    files_drop(files);
 }
 
 /* ----------------------------------------------------------------------------------------- threads */
@@ -188,16 +310,20 @@ static void *work(void *argument)
     char header[200];
     for (unsigned turn = 0; turn < 300; turn++) {
         size_t file_index = test_byte(worker->number, turn) % FILE_COUNT;
+        uint32_t mode = turn % 3 ? HR_READ_BUFFERED : HR_READ_DIRECT;
         int fd, code;
-        while ((code = hr_files_acquire(worker->files, file_index, &fd, NULL)) > 0)
+        while ((code = hr_files_acquire(worker->files, file_index, &mode, &fd, NULL)) > 0)
             hr_files_wait(worker->files);
         if (code < 0) {
             worker->failed = 1;
             return NULL;
         }
         size_t at = hr_checkpoint_at(model.checkpoint, file_index)->offset;
-        if (pread(fd, header, 100, (off_t)at) != 100 || test_mismatch(header, file_index + 7, 0, 100) != 100)
+        if (mode != HR_READ_DIRECT &&
+            (pread(fd, header, 100, (off_t)at) != 100 || test_mismatch(header, file_index + 7, 0, 100) != 100))
             worker->failed = 1;
+        worker->failed |= has_direct(fd) != (mode == HR_READ_DIRECT);
+        worker->failed |= hr_files_check(worker->files, file_index, NULL) < 0;
         if (turn % 16 == 0)
             sched_yield();
         hr_files_release(worker->files, file_index);
@@ -249,8 +375,9 @@ static int open_together(const char *path, int flags)
 static void *open_once(void *argument)
 {
     struct worker *worker = argument;
+    uint32_t mode = HR_READ_BUFFERED;
     int fd, code;
-    while ((code = hr_files_acquire(worker->files, worker->number, &fd, NULL)) > 0)
+    while ((code = hr_files_acquire(worker->files, worker->number, &mode, &fd, NULL)) > 0)
         hr_files_wait(worker->files);
     worker->failed = code < 0;
     return NULL;
@@ -299,6 +426,10 @@ int main(void)
         cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_process_without_descriptors),
         cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_two_descriptors),
+        cmocka_unit_test(test_both_bounded),
+        cmocka_unit_test(test_direct_refused),
+        cmocka_unit_test(test_direct_fails),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_all_without_descriptors),
         cmocka_unit_test(test_no_memory),

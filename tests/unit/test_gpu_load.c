@@ -160,6 +160,44 @@ static void test_hook(void **state)
     }
 }
 
+#define NEIGHBOUR_BYTES (UINT64_C(2) << 20)
+
+/*
+ * Tensors that follow each other in the file, into allocations that follow each other in the device's memory: the
+ * driver refuses a copy from one into the other. A real one may leave a gap, which shows nothing.
+ */
+static void test_neighbouring_allocations(void **state)
+{
+    enum { COUNT = 6 };
+    void *memory[COUNT];
+    struct hr_error err = {0};
+    struct test_model model;
+    size_t first = COUNT;
+    (void)state;
+    model_equal(&model, "neighbours", 2, NEIGHBOUR_BYTES, 2);
+    for (size_t i = 0; i < COUNT; i++)
+        memory[i] = gpu_alloc(NEIGHBOUR_BYTES, 0);
+    struct hr_item *items = model_items(&model);
+    for (size_t i = 0; i < COUNT; i++)
+        for (size_t k = 0; k < COUNT && first == COUNT; k++)
+            if ((char *)memory[i] + NEIGHBOUR_BYTES == memory[k]) {
+                items[0].into = memory[first = i];
+                items[1].into = memory[k];
+            }
+    if (first == COUNT)
+        print_message("no two allocations are neighbours\n");
+    struct hr_loader *loader = gpu_loader((struct hr_loader_options){.thread_count = 1, .chunk_bytes = 8 << 20});
+    struct hr_load *load = load_make(loader, model.checkpoint, items, 2, NULL);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    check_all_items(load, &model);
+    hr_load_free(load);
+    hr_loader_free(loader);
+    for (size_t i = 0; i < COUNT; i++)
+        gpu_free(memory[i], NEIGHBOUR_BYTES);
+    free(items);
+    model_close(&model);
+}
+
 /* As the protocol lays it out; all that is needed of it. */
 struct legacy_tensor {
     void *data;
@@ -373,10 +411,18 @@ static void test_fork(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_setting), cmocka_unit_test(test_shared_ring), cmocka_unit_test(test_trim),
-        cmocka_unit_test(test_hook),          cmocka_unit_test(test_dlpack),      cmocka_unit_test(test_host_and_gpu),
-        cmocka_unit_test(test_figures),       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_read_bounds),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_every_setting),
+        cmocka_unit_test(test_shared_ring),
+        cmocka_unit_test(test_trim),
+        cmocka_unit_test(test_hook),
+        cmocka_unit_test(test_neighbouring_allocations),
+        cmocka_unit_test(test_dlpack),
+        cmocka_unit_test(test_host_and_gpu),
+        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_read_bounds),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_fork),
     };
     return gpu_name() ? cmocka_run_group_tests(tests, setup, teardown) : 0;
 }

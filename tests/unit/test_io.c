@@ -436,31 +436,48 @@ static void test_uring_never_takes(void **state)
     close(fd);
 }
 
-/* --------------------------------------------------------------------------------------- residency */
+/* --------------------------------------------------------------------------------------- flags of reads */
 
-static void test_residency(void **state)
+/* What cannot be had without waiting is said at once, instead of being tried again. */
+static void test_no_wait(void **state)
 {
-    (void)state;
-    if (hr_residency(-1, 0, 1) == -ENOSYS) {
-        print_message("skipped: this kernel has no cachestat\n");
+    const struct hr_io_backend *backend = *state;
+    struct fake_storage cold = {.cold = 1, .warm_bytes = 4096};
+    struct iovec vector = {(char[1]){0}, 1};
+    int fd = content_open();
+    if (hr_sys->preadv(fd, &vector, 1, 0, RWF_NOWAIT) == -EOPNOTSUPP) {
+        print_message("skipped: this filesystem does not know RWF_NOWAIT\n");
+        close(fd);
         skip();
     }
-    int fd = content_open();
-    assert_int_equal(hr_residency(fd, 0, FILE_BYTES), FILE_BYTES); /* it was just written */
-    assert_int_equal(hr_residency(fd, 4095, 2), 2);
-    assert_int_equal(hr_residency(fd, FILE_BYTES + 10000, 5), 0);
-    assert_int_equal(hr_residency(fd, 0, 0), 0);
-    assert_int_equal(hr_residency(-1, 0, 1), -EBADF);
-    faults_install();
-    faults_fail(FAULT_STAT, 1, EPERM);
-    assert_int_equal(hr_residency(fd, 0, FILE_BYTES), -EPERM);
-    faults_remove();
+    fake_storage_install(&cold);
+    struct hr_io *io = io_open(backend, DEPTH);
+    for (size_t i = 0; i < 2; i++) {
+        struct hr_io_op *op = read_init(i, fd, i * 4096, 100);
+        op->flags = RWF_NOWAIT;
+        assert_int_equal(backend->submit(io, op), 0);
+        assert_ptr_equal(wait_one(backend, io), op);
+        assert_int_equal(op->result, i ? -EAGAIN : 100);
+    }
+    assert_int_equal(fake_storage_read_count(), 2);
+    backend->close(io);
+    fake_storage_remove();
     close(fd);
+}
 
-    int hole = open(test_path("hole"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_int_equal(ftruncate(hole, 1 << 20), 0);
-    assert_int_equal(hr_residency(hole, 0, 1 << 20), 0); /* nobody has read it */
-    close(hole);
+/* A flag that no kernel knows reaches the kernel. */
+static void test_unknown_flag(void **state)
+{
+    const struct hr_io_backend *backend = *state;
+    int fd = content_open();
+    struct hr_io *io = io_open(backend, DEPTH);
+    struct hr_io_op *op = read_init(0, fd, 0, 100);
+    op->flags = 1u << 30;
+    assert_int_equal(backend->submit(io, op), 0);
+    assert_ptr_equal(wait_one(backend, io), op);
+    assert_true(op->result == -EOPNOTSUPP || op->result == -EINVAL);
+    backend->close(io);
+    close(fd);
 }
 
 #define FOR_BACKEND(test, backend) cmocka_unit_test_prestate(test, (void *)(uintptr_t) & (backend))
@@ -468,11 +485,12 @@ static void test_residency(void **state)
     FOR_BACKEND(test_many, backend), FOR_BACKEND(test_vectors, backend), FOR_BACKEND(test_end_of_file, backend), \
         FOR_BACKEND(test_bad_files, backend), FOR_BACKEND(test_repeats, backend),                                \
         FOR_BACKEND(test_again_for_ever, backend), FOR_BACKEND(test_bad_sector, backend),                        \
-        FOR_BACKEND(test_every_call_failing, backend), FOR_BACKEND(test_open_without_memory, backend)
+        FOR_BACKEND(test_every_call_failing, backend), FOR_BACKEND(test_open_without_memory, backend),           \
+        FOR_BACKEND(test_no_wait, backend), FOR_BACKEND(test_unknown_flag, backend)
 
 int main(void)
 {
-    const struct CMUnitTest pread_tests[] = {FOR_ALL(hr_io_pread), cmocka_unit_test(test_residency)};
+    const struct CMUnitTest pread_tests[] = {FOR_ALL(hr_io_pread)};
     const struct CMUnitTest uring_tests[] = {
         FOR_ALL(hr_io_uring),
         cmocka_unit_test(test_uring_refused),

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/sys.h"
-#include "io/io.h"
+#include "io/residency.h"
 #include "support/faults.h"
 #include "support/make_files.h"
 
@@ -56,7 +56,7 @@ static int probe(const char *path, uint32_t thread_count, uint64_t budget_ns, st
 static int cachestat_works(const char *path)
 {
     int fd = open(path, O_RDONLY);
-    int64_t resident = hr_residency(fd, 0, FILE_BYTES);
+    int64_t resident = hr_residency_exact(fd, 0, FILE_BYTES);
     close(fd);
     return resident == (int64_t)FILE_BYTES;
 }
@@ -137,11 +137,11 @@ static void test_cold_file(void **state)
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     assert_true(fd >= 0);
     assert_int_equal(ftruncate(fd, FILE_BYTES), 0);
-    if (hr_residency(fd, 0, FILE_BYTES) == 0) {
+    if (hr_residency_exact(fd, 0, FILE_BYTES) == 0) {
         assert_int_equal(probe(path, 2, BUDGET_NS, &limits, NULL), 0);
         assert_int_equal(limits.page_cache, 0);
         assert_non_null(strstr(limits.page_cache_detail, "holds only 0 MiB"));
-        assert_int_equal(hr_residency(fd, 0, FILE_BYTES), 0);
+        assert_int_equal(hr_residency_exact(fd, 0, FILE_BYTES), 0);
     }
     close(fd);
 }

@@ -1,0 +1,16 @@
+/*
+ * page_cache.h: files with a known part in the page cache. Whatever fails here ends the running cmocka test.
+ */
+#ifndef TESTS_SUPPORT_PAGE_CACHE_H
+#define TESTS_SUPPORT_PAGE_CACHE_H
+
+#include <stdint.h>
+
+/* Writes `size` bytes that follow `seed`, all of them on storage and in the page cache. Returns a read-only descriptor. */
+int page_cache_file(const char *path, uint64_t seed, uint64_t size);
+/* Empties the page cache of the file; skips the test where that does not work (tmpfs) or cannot be seen. */
+void page_cache_empty(int fd, uint64_t size);
+/* Reads the range and nothing beside it into the page cache. */
+void page_cache_fill(int fd, uint64_t offset, uint64_t size);
+
+#endif
