@@ -132,7 +132,7 @@ static void machine_use(const struct machine *used)
     hr_sys = &table;
 }
 
-#define NVME "../../devices/pci0000:00/0000:00:04.0/0000:03:00.0/nvme/nvme0/nvme0n1/nvme0n1p2"
+#define DRIVE_LINK "../../devices/pci0000:00/0000:00:04.0/0000:03:00.0/nvme/nvme0/nvme0n1/nvme0n1p2"
 #define MOUNTS                                                                       \
     "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"                        \
     "35 22 259:2 /data /data rw,noatime shared:2 master:1 - xfs /dev/nvme0n1p2 rw\n" \
@@ -156,7 +156,7 @@ static void check_direct(struct machine used, unsigned version, unsigned control
 
 static void test_direct(void **state)
 {
-    const struct machine whole = {1, 0, MOUNTS, NVME};
+    const struct machine whole = {1, 0, MOUNTS, DRIVE_LINK};
     const unsigned nvme = 1u << 4, nfs = 1u << 2, lustre = 1u << 0, all = ~0u;
     (void)state;
     check_direct(whole, 2, 0, nvme, 259, 2, 1, "xfs");
@@ -171,13 +171,15 @@ static void test_direct(void **state)
     check_direct(whole, 2, 0, all, 0, 99, 0, "not known");
     check_direct(whole, 0, 0, all, 259, 2, 0, "has not found nvidia-fs");
     check_direct(whole, 2, 1u << 2, all, 259, 2, 0, "POSIX");
-    check_direct((struct machine){0, 0, MOUNTS, NVME}, 2, 0, all, 259, 2, 0, "not loaded");
-    check_direct((struct machine){1, EACCES, MOUNTS, NVME}, 2, 0, all, 259, 2, 0, "/dev/nvidia-fs0 cannot be opened");
+    check_direct((struct machine){0, 0, MOUNTS, DRIVE_LINK}, 2, 0, all, 259, 2, 0, "not loaded");
+    check_direct((struct machine){1, EACCES, MOUNTS, DRIVE_LINK}, 2, 0, all, 259, 2, 0,
+                 "/dev/nvidia-fs0 cannot be opened");
     check_direct((struct machine){1, 0, MOUNTS, "../../devices/virtual/block/md0"}, 2, 0, all, 259, 2, 0, "NVMe");
     check_direct((struct machine){1, 0, MOUNTS, "../../devices/virtual/nvme-fabrics/ctl/nvme1/nvme1n1"}, 2, 0, all, 259,
                  2, 0, "NVMe");
-    check_direct((struct machine){1, 0, "nonsense\n1 2 3\n - \n259:2 - xfs", NVME}, 2, 0, all, 259, 2, 0, "not known");
-    check_direct((struct machine){1, 0, "", NVME}, 2, 0, all, 259, 2, 0, "not known");
+    check_direct((struct machine){1, 0, "nonsense\n1 2 3\n - \n259:2 - xfs", DRIVE_LINK}, 2, 0, all, 259, 2, 0,
+                 "not known");
+    check_direct((struct machine){1, 0, "", DRIVE_LINK}, 2, 0, all, 259, 2, 0, "not known");
 }
 
 int main(void)
