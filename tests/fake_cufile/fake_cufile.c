@@ -321,7 +321,10 @@ static int check_read(const struct handle *file, uintptr_t memory, size_t bytes,
 /* Delivers no more than `most`. */
 static ssize_t read_some(int fd, uintptr_t target, size_t bytes, off_t offset, size_t most)
 {
+    size_t enough = (most + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     void *staging = NULL;
+    if (bytes > enough)
+        bytes = enough;
     if (posix_memalign(&staging, ALIGNMENT, bytes)) {
         errno = ENOMEM;
         return -1;
