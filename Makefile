@@ -115,7 +115,7 @@ check-sanitize:
 	@ctest --test-dir build-asan --output-on-failure --no-tests=error
 
 # What has threads and does not measure time, which this sanitizer stretches; forks of threads are nothing for it.
-TSAN_TESTS := catalog|dlpack|files|host_memory|io|load|load_faults|load_slices|simulator
+TSAN_TESTS := catalog|dlpack|files|flow_threads|host_memory|io|load|load_faults|load_slices|simulator
 check-tsan:
 	@$(call configure,build-tsan,-DHEADRACE_TSAN=ON -DHEADRACE_TESTS=ON)
 	@$(call build,build-tsan) --target $(addprefix test_,$(subst |, ,$(TSAN_TESTS)))

@@ -357,6 +357,7 @@ struct hr_loader_options {
     uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB */
     struct hr_allocator allocator; /* alloc == NULL: the library's own */
     uint64_t staging_bytes; /* most pinned memory, for GPUs; 0: what is fastest, at most 256 MiB. At least one chunk */
+    uint32_t keep_cache;    /* not 0: what storage delivers stays in the page cache, for the next who reads it */
     uint32_t lane_count;    /* streams a GPU; 0: what its copy engines want. At most 16 */
     uint32_t no_binding;    /* not 0: readers and pinned memory are not bound to the GPUs' NUMA node */
 };
@@ -477,6 +478,7 @@ struct hr_stats {
     char route_reason[160]; /* why */
     char bottleneck[64];    /* "storage or page cache", "destinations", "consumer", ... */
     /* GPUs */
+    uint64_t bytes_direct;  /* of bytes_read: past the page cache, with O_DIRECT */
     uint64_t bytes_sent;    /* over the links to devices */
     uint64_t copy_count;    /* by copy engines, one for each range of memory */
     uint64_t kernel_count;  /* launches of the kernel that places small and strided ranges */

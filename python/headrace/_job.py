@@ -62,6 +62,7 @@ class Stats:
     copy_wait_ns: int  #: GPUs: readers waiting for copies
     cpu_ns: int  #: processor time of the readers
     staging: str  #: GPUs: kind of the pinned memory, and why not a better one
+    placement: str  #: GPUs: the NUMA node of readers and pinned memory, or why they are not bound
     device: str  #: "cpu" or "cuda:N"
     device_name: str  #: "NVIDIA H200"
 

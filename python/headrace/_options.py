@@ -31,9 +31,9 @@ class Loader:
         lanes: streams for copies to a GPU, at most 16; None: what its copy engines want.
         numa: bind reader threads and pinned memory to the GPU's NUMA node where that helps; False: bind nothing.
 
-    All but `device` and `numa` may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE, HEADRACE_CHUNK_BYTES,
-    HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES, HEADRACE_STAGING_BYTES, HEADRACE_LANES. Any thread may use a loader. A
-    loader made before a fork raises Forked in the child.
+    All but `device` and `numa` may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE,
+    HEADRACE_CHUNK_BYTES, HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES, HEADRACE_STAGING_BYTES, HEADRACE_LANES. Any thread
+    may use a loader. A loader made before a fork raises Forked in the child.
 
     Raises InvalidArgument for a value out of range, naming it, and DeviceUnavailable.
     """

@@ -42,6 +42,10 @@
 #define HR_STAGING_BYTES_MAX (256u << 20)
 /* Chunks that a reader keeps between its reads and the copy engine. */
 #define HR_STAGING_DEPTH 2
+/* Buffers of host memory through which a loader's loads go where they cannot read into place; made as needed. */
+#define HR_BOUNCE_RING_BYTES (256u << 20)
+/* Operations in a row that bring nothing new before the file is taken to end there. */
+#define HR_SLOT_STALLS_MAX 64u
 /* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
 #define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
 /* Streams of a device: two for each copy engine that works towards it keep it busy between two copies. */
@@ -120,8 +124,8 @@
 #define HR_FLOW_LEVEL_STEP 1.25
 #define HR_FLOW_LEVEL_COUNT_MAX 64
 /*
- * A measurement lasts so many round trips, operations and ns, at least: fewer are at the mercy of bursts and of single slow
- * operations. After the long time, so few operations are enough: large ones on slow storage.
+ * A measurement lasts so many round trips, operations and ns, at least: fewer are at the mercy of bursts and of single
+ * slow operations. After the long time, so few operations are enough: large ones on slow storage.
  */
 #define HR_FLOW_WINDOW_ROUND_COUNT 4
 #define HR_FLOW_WINDOW_OPERATION_COUNT 16

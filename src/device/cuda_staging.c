@@ -138,6 +138,16 @@ static int block_make(struct hr_device *device, struct hr_staging_block *block, 
     return device->fault ? hr_cuda_check(device, result, "pinning memory", err) : 0;
 }
 
+/* Host memory that no driver needs to know, touched by whoever uses it. */
+static int block_plain(struct hr_staging_block *block, uint64_t bytes, struct hr_error *err)
+{
+    void *memory;
+    if (hr_host_alloc(whole_bytes(bytes), &memory))
+        return hr_fail_memory(err, bytes, "staging");
+    *block = (struct hr_staging_block){.memory = memory, .bytes = bytes, .kind = HR_STAGING_PAGEABLE};
+    return 0;
+}
+
 int hr_staging_block_make(struct hr_device *device, uint64_t bytes, int node, struct hr_staging_block *ret_block,
                           char *detail, size_t capacity, struct hr_error *err)
 {
@@ -145,6 +155,8 @@ int hr_staging_block_make(struct hr_device *device, uint64_t bytes, int node, st
     struct hr_staging_block block;
     if (capacity)
         detail[0] = '\0';
+    if (!device->driver)
+        return block_plain(ret_block, bytes, err);
     int code = hr_cuda_enter(device, &scope, err);
     if (code)
         return code;

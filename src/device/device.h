@@ -64,7 +64,7 @@ struct hr_staging_block {
 };
 
 /*
- * Makes, touches and pins a block: registered, else made by the driver, else pageable. Its pages come from NUMA node
+ * Makes, touches and pins a block (of a host device: only makes it, and it is pageable): registered, else made by the driver, else pageable. Its pages come from NUMA node
  * `node`, if that has room; -1: from where the calling thread runs. `detail` (of `capacity`) gets the reason when it is
  * not the best kind or the node was refused, else "". Fails only without memory. Not inherited by a fork.
  */

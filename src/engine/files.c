@@ -269,6 +269,14 @@ int hr_files_acquire(struct hr_files *files, size_t file_index, uint32_t *mode, 
     return code;
 }
 
+void hr_files_unacquire(struct hr_files *files, size_t file_index)
+{
+    pthread_mutex_lock(&files->lock);
+    files->files[file_index].uses_left++;
+    pthread_mutex_unlock(&files->lock);
+    hr_files_release(files, file_index);
+}
+
 void hr_files_release(struct hr_files *files, size_t file_index)
 {
     struct open_file *file = &files->files[file_index];

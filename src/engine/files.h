@@ -33,6 +33,8 @@ void hr_files_free(struct hr_files *files);
 int hr_files_acquire(struct hr_files *files, size_t file_index, uint32_t *mode, int *ret_fd, struct hr_error *err);
 /* An O_DIRECT read of the file was refused (EINVAL, EOPNOTSUPP): from now on it is not opened so. */
 void hr_files_refuse_direct(struct hr_files *files, size_t file_index);
+/* As release, for what was acquired and not used: the file is wanted as often as before. */
+void hr_files_unacquire(struct hr_files *files, size_t file_index);
 void hr_files_release(struct hr_files *files, size_t file_index);
 /* Blocks until somebody has released a file; the caller holds none. */
 void hr_files_wait(struct hr_files *files);

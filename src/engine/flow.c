@@ -5,9 +5,9 @@
  * its first loader joins, and in the child of a fork, where a thread that does not exist may hold the lock.
  *
  * Invariants: while somebody waits, nobody passes by; who waits and is granted was counted by the one that granted it.
- * Whenever something has been taken off or the maximum has changed, the queue's head is looked at. With nothing in flight
- * every operation is allowed, so a queue never outlives what is in flight. The lock is never held across a system call
- * but those of the lock and its conditions, nor across another lock.
+ * Whenever something has been taken off or the maximum has changed, the queue's head is looked at. With nothing in
+ * flight every operation is allowed, so a queue never outlives what is in flight. No other lock and no
+ * system call but the lock's own happens under it.
  */
 #include "engine/flow.h"
 

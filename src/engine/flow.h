@@ -21,8 +21,8 @@ struct hr_error;
 struct hr_flow;
 
 /*
- * Joins the process's budget. `bytes_max`: the most that this loader can or may have in flight, such as its staging ring
- * or 0 for HR_FLOW_BYTES_MAX; the budget is never larger than the largest of those who have joined.
+ * Joins the process's budget. `bytes_max`: the most that this loader can or may have in flight, such as its staging
+ * ring, or 0 for HR_FLOW_BYTES_MAX; the budget is never larger than the largest of those who have joined.
  */
 int hr_flow_new(uint64_t bytes_max, struct hr_flow **ret_flow, struct hr_error *err);
 /* Nothing of this loader's is in flight or waiting. NULL is allowed, and so is a parent's in a forked child. */

@@ -125,8 +125,8 @@ static uint32_t lowest_good_level(const struct hr_flow_control *control)
 }
 
 /*
- * 1 or -1 when what was measured tells of a faster or slower drive than the curve, twice in a row: differs from what was
- * known for sure, and then again, or agrees with that first difference. Once is enough when hardly anything comes any more.
+ * 1 or -1 when what was measured tells of a faster or slower drive than the curve, twice in a row: differs from what
+ * was known for sure, and then again, or agrees with that first difference. Once is enough when hardly anything comes.
  */
 static int change(struct hr_flow_control *control, double rate)
 {

@@ -1,6 +1,6 @@
 /*
- * flow_control.h: how many bytes to keep in flight towards storage, found by trying. Pure: no lock, no clock, no memory;
- * time comes in as an argument.
+ * flow_control.h: how many bytes to keep in flight towards storage, found by trying. Pure: no lock, no clock, no
+ * memory; time comes in as an argument.
  *
  * Too little in flight leaves a drive idle between operations; too much only makes each operation wait longer, and some
  * storage becomes slower by it. The right amount is bandwidth times latency, of which neither is known and both change.
@@ -15,13 +15,13 @@
  *   forget: what was not measured for a while leaves the curve; when the rate at the present level is another one
  *           twice in a row (other users, another file system), all of it goes, and climbing begins again
  *
- * Twice as high is looked at since one step may gain less than the rule sees, again and again. Growing and shrinking are
- * one rule, and its tolerance is what keeps latency low: more in flight without more delivered is never within it.
+ * Twice as high is looked at since one step may gain less than the rule sees, again and again. Growing and shrinking
+ * are one rule, and its tolerance is what keeps latency low: more in flight that does not deliver more is given up.
  *
  * A *window* is one measurement: bytes that ended against time. It begins when an operation that began after the last
  * change of level has ended, so that it sees that level alone, and ends with a round: a round is over when an operation
- * that began in it has ended, so that storage that answers in bursts is not cut in the middle of one. A window in which
- * the budget was not used, or an operation failed, says nothing.
+ * that began in it has ended, so that storage that answers in bursts is not cut in the middle of one; after a long time
+ * it does not wait for that. A window in which the budget was not used, or an operation failed, says nothing.
  *
  * Invariants: bytes in flight exceed neither the limit at the time of admission nor the maximum, but for a single
  * operation, which is always allowed; the limit is one of the levels.
@@ -35,9 +35,9 @@
 
 struct hr_flow_level {
     uint64_t bytes;
-    double rate;        /* bytes a nanosecond, averaged */
-    uint64_t window;    /* the number of the window that measured it last */
-    uint32_t count;     /* measurements in the average; 0: not on the curve */
+    double rate;     /* bytes a nanosecond, averaged */
+    uint64_t window; /* the number of the window that measured it last */
+    uint32_t count;  /* measurements in the average; 0: not on the curve */
 };
 
 struct hr_flow_control {
@@ -45,8 +45,8 @@ struct hr_flow_control {
     uint64_t operation_bytes; /* the largest seen: what levels are made of */
     struct hr_flow_level levels[HR_FLOW_LEVEL_COUNT_MAX];
     uint32_t level_count;
-    uint32_t level;   /* the limit now */
-    uint32_t home;    /* where the rule or the climb wants to be; another than `level` while looking around */
+    uint32_t level;  /* the limit now */
+    uint32_t home;   /* where the rule or the climb wants to be; another than `level` while looking around */
     int climb;       /* 1: doubling, -1: halving, 0: holding */
     int has_climbed; /* a doubling has gained */
     uint32_t held_count, look_count; /* windows since the last look; looks so far */
@@ -56,13 +56,13 @@ struct hr_flow_control {
     uint64_t in_flight;
 
     /* the window under way */
-    int is_measuring;           /* 0: waits for an operation that began at begin_ns or later */
+    int is_measuring; /* 0: waits for an operation that began at begin_ns or later */
     int is_spoiled;
     uint64_t begin_ns, round_ns; /* of the window (before: of the level), of the round */
     uint32_t round_count, operation_count;
     uint64_t bytes_ended;
-    double byte_ns;             /* bytes in flight, summed over time */
-    uint64_t summed_ns;         /* up to when */
+    double byte_ns;     /* bytes in flight, summed over time */
+    uint64_t summed_ns; /* up to when */
 };
 
 /* All of `control` is overwritten. bytes_max > 0. */

@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/sys.h"
+#include "engine/flow.h"
+#include "engine/heat.h"
 #include "engine/gds_files.h"
 #include "engine/gds_loader.h"
 #include "engine/reader.h"
@@ -33,6 +35,13 @@ size_t hr_queue_pop(struct index_queue *queue)
 
 /* ----------------------------------------------------------------------------------------- errors */
 
+/* Readers that wait for the budget of reads find that the load is stopping. */
+static void wake_budget(struct hr_load *load)
+{
+    if (load->heat)
+        hr_flow_wake(load->loader->flow);
+}
+
 void hr_load_fail(struct hr_load *load, const struct hr_error *err)
 {
     pthread_mutex_lock(&load->lock);
@@ -42,6 +51,7 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err)
     pthread_cond_broadcast(&load->work);
     pthread_cond_broadcast(&load->done);
     pthread_mutex_unlock(&load->lock);
+    wake_budget(load);
 }
 
 int hr_load_error(const struct hr_load *load, struct hr_error *err)
@@ -160,6 +170,7 @@ static void stop_threads(struct hr_load *load)
     load->stopping = 1;
     pthread_cond_broadcast(&load->work);
     pthread_mutex_unlock(&load->lock);
+    wake_budget(load);
     for (uint32_t i = 0; i < load->thread_count; i++)
         pthread_join(load->threads[i], NULL);
 }
@@ -170,6 +181,7 @@ static void free_tables(struct hr_load *load)
         hr_block_unref(load->items[i].block);
     for (size_t i = 0; load->file_maps && i < load->checkpoint->file_count; i++)
         hr_block_unref(load->file_maps[i]);
+    hr_heat_free(load->heat);
     hr_free(load->streams);
     hr_free(load->items);
     hr_free(load->groups);
@@ -236,7 +248,7 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
     return load->route == HR_ROUTE_URING || load->route == HR_ROUTE_GDS ? "storage" : "storage or page cache";
 }
 
-static void describe_placement(const struct hr_load *load, char *text, size_t capacity)
+void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity)
 {
     int error = load->binding_error;
     char storage[40] = "";
@@ -271,6 +283,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     stats.idle_ns = load->idle_ns;
     stats.copy_wait_ns = load->copy_wait_ns;
     stats.cpu_ns = load->cpu_ns;
+    stats.bytes_direct = load->bytes_direct;
     stats.bytes_sent = load->bytes_sent;
     stats.copy_count = load->copy_count;
     stats.kernel_count = load->kernel_count;
@@ -279,7 +292,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     if (load->route == HR_ROUTE_GDS)
         hr_loader_describe_gds(load->loader, stats.staging, sizeof stats.staging);
     if (load->loader->staging)
-        describe_placement(load, stats.placement, sizeof stats.placement);
+        hr_load_describe_placement(load, stats.placement, sizeof stats.placement);
     stats.thread_count = load->thread_count;
     stats.route = load->route;
     pthread_mutex_lock(&unlocked->lock);

@@ -64,6 +64,9 @@ struct hr_load {
     size_t file_count;              /* that have chunks */
     struct hr_gds_files *gds_files; /* HR_ROUTE_GDS; else NULL */
     const struct hr_io_backend *backend;
+    const struct hr_io_backend *cold_backend; /* with `heat`: for what storage must deliver */
+    uint32_t cold_depth;                      /* reads of that in flight for each reader */
+    struct hr_heat *heat;                     /* NULL: all chunks are read alike */
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
@@ -98,7 +101,7 @@ struct hr_load {
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
-    _Atomic uint64_t bytes_sent, copy_count, kernel_count;
+    _Atomic uint64_t bytes_direct, bytes_sent, copy_count, kernel_count;
     _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns, copy_wait_ns, cpu_ns;
 };
 
@@ -122,6 +125,8 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err);
 int hr_load_error(const struct hr_load *load, struct hr_error *err);
 /* Marks an item ready; the lock is held. The caller broadcasts `done`. */
 void hr_load_item_ready(struct hr_load *load, size_t item_index);
+/* Where readers and staging are, or why not at the GPU's node; of a load to GPUs. */
+void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity);
 /* Fails unless there is a load and it is of this process; and unless the item exists. */
 int hr_load_check(const struct hr_load *load, struct hr_error *err);
 int hr_load_check_item(const struct hr_load *load, size_t item_index, struct hr_error *err);

@@ -11,6 +11,7 @@
 #include "base/option_struct.h"
 #include "base/sys.h"
 #include "engine/gds_loader.h"
+#include "engine/slot.h"
 #include "io/io.h"
 
 static const char *const route_names[HR_ROUTE_COUNT] = {"auto", "pread", "uring", "mmap", "gds"};
@@ -151,7 +152,7 @@ uint32_t hr_loader_core_count(const struct hr_loader *loader)
 /* The ring for all devices that need one; staging memory is pinned for each of them at once. */
 static int make_staging(struct hr_loader *loader, uint64_t bytes, struct hr_error *err)
 {
-    uint64_t slot_bytes = loader->chunk_bytes + HR_CUT_ALIGNMENT; /* a chunk need not begin where the slot does */
+    uint64_t slot_bytes = loader->chunk_bytes + HR_SLOT_SLACK_BYTES;
     uint64_t with_moves = slot_bytes + HR_STAGING_MOVES_MAX * sizeof(struct hr_move);
     uint32_t first = (uint32_t)__builtin_ctzll(loader->remote_devices);
     if (bytes && bytes < loader->chunk_bytes)
@@ -164,6 +165,17 @@ static int make_staging(struct hr_loader *loader, uint64_t bytes, struct hr_erro
                           err);
 }
 
+/* Buffers for host memory, made as they are needed, as many as may be read at once; at least one. */
+static int make_bounces(struct hr_loader *loader, struct hr_error *err)
+{
+    struct hr_device *host = NULL;
+    int code = hr_device_open("cpu", &host, err);
+    if (code < 0)
+        return code;
+    return hr_staging_new(host, loader->chunk_bytes + HR_SLOT_SLACK_BYTES, HR_BOUNCE_RING_BYTES, -1, &loader->bounces,
+                          err);
+}
+
 /* What devices allow: no mappings for them, no chunk that is too large for a slot. */
 static int settle_devices(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
 {
@@ -171,11 +183,12 @@ static int settle_devices(struct hr_loader *loader, const struct hr_loader_optio
     loader->chunk_bytes = options->chunk_bytes;
     if (loader->chunk_bytes == 0)
         loader->chunk_bytes = is_remote ? HR_CHUNK_BYTES_REMOTE : HR_CHUNK_BYTES_DEFAULT;
-    if (!is_remote)
-        return 0;
+    int code = make_bounces(loader, err);
+    if (code < 0 || !is_remote)
+        return code;
     if (options->route == HR_ROUTE_MMAP)
         return hr_fail(err, HR_EUNSUPPORTED, "route 'mmap' is for host memory; a device is filled by other routes");
-    int code = check_range("chunk_bytes", loader->chunk_bytes, HR_CHUNK_BYTES_MIN, HR_CHUNK_BYTES_REMOTE_MAX, err);
+    code = check_range("chunk_bytes", loader->chunk_bytes, HR_CHUNK_BYTES_MIN, HR_CHUNK_BYTES_REMOTE_MAX, err);
     return code < 0 ? code : make_staging(loader, options->staging_bytes, err);
 }
 
@@ -183,6 +196,7 @@ static void close_devices(struct hr_loader *loader)
 {
     hr_loader_close_gds(loader, 0);
     hr_staging_free(loader->staging);
+    hr_staging_free(loader->bounces);
     for (uint32_t i = 0; i < loader->device_count; i++) {
         struct loader_device *target = &loader->devices[i];
         while (target->lane_count)
@@ -208,6 +222,7 @@ static int loader_init(struct hr_loader *loader, const struct hr_loader_options 
     loader->thread_count = options->thread_count;
     loader->arena_bytes = options->arena_bytes;
     loader->queue_depth = options->queue_depth;
+    loader->keep_cache = options->keep_cache != 0;
     loader->allocator = options->allocator;
     loader->fork_generation = hr_fork_generation();
     int code = probe_uring(loader, err);
@@ -219,6 +234,9 @@ static int loader_init(struct hr_loader *loader, const struct hr_loader_options 
         code = settle_devices(loader, options, err);
     if (code == 0)
         code = hr_loader_open_gds(loader, err);
+    if (code == 0) /* more than the ring holds is never in flight */
+        code =
+            hr_flow_new(hr_staging_bytes_max(loader->staging ? loader->staging : loader->bounces), &loader->flow, err);
     return code;
 }
 
@@ -246,6 +264,12 @@ int hr_loader_new(const struct hr_loader_options *options, struct hr_loader **re
     return 0;
 }
 
+static void forget_staging(struct hr_loader *loader)
+{
+    hr_staging_forget(loader->staging);
+    hr_staging_forget(loader->bounces);
+}
+
 void hr_loader_free(struct hr_loader *loader)
 {
     if (!loader)
@@ -254,17 +278,19 @@ void hr_loader_free(struct hr_loader *loader)
         close_devices(loader);
     } else { /* the driver is of no use in the child, nor are its handles */
         hr_loader_close_gds(loader, 1);
-        hr_staging_forget(loader->staging);
+        forget_staging(loader);
     }
+    hr_flow_free(loader->flow);
     hr_free(loader->devices);
     hr_free(loader);
 }
 
 uint64_t hr_loader_trim(struct hr_loader *loader)
 {
-    if (!loader || !loader->staging || loader->fork_generation != hr_fork_generation())
+    if (!loader || loader->fork_generation != hr_fork_generation())
         return 0;
-    return hr_staging_trim(loader->staging);
+    hr_staging_trim(loader->bounces);
+    return loader->staging ? hr_staging_trim(loader->staging) : 0;
 }
 
 int hr_loader_device(const struct hr_loader *loader, size_t device_index, struct hr_device_info *ret_info)

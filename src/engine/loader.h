@@ -9,6 +9,7 @@
 
 #include "base/limits.h"
 #include "device/device.h"
+#include "engine/flow.h"
 #include "engine/staging.h"
 #include "topo/placement.h"
 
@@ -30,6 +31,9 @@ struct hr_loader {
     uint32_t device_count;
     uint64_t remote_devices;    /* bit i: device i is filled out of staging */
     struct hr_staging *staging; /* NULL without such devices */
+    struct hr_staging *bounces; /* the same for host memory: what is not read straight into place */
+    struct hr_flow *flow;       /* its share of the process's budget of reads in flight */
+    int keep_cache;             /* what storage delivers stays in the page cache */
     struct hr_allocator allocator;
     int uring_usable;
     char uring_detail[120]; /* why not */

@@ -179,8 +179,8 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     }
     load->storage_node = storage_node(load);
     load->thread_wanted = threads_wanted(load);
-    hr_route_choose(load);
-    if (load->route == HR_ROUTE_GDS)
+    code = hr_route_choose(load, err);
+    if (code == 0 && load->route == HR_ROUTE_GDS)
         code = hr_gds_files_new(loader->devices[__builtin_ctzll(loader->remote_devices)].gds, &load->plan,
                                 &load->gds_files, err);
     if (code < 0) {
@@ -203,14 +203,16 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
     if (code)
         return code;
-    uint32_t readers = load->thread_wanted ? load->thread_wanted : 1;
+    char placement[160];
+    hr_load_describe_placement(load, placement, sizeof placement);
     struct hr_plan_facts facts = {
         .route = hr_route_name(load->route),
         .route_reason = load->route_reason,
         .thread_count = load->thread_wanted,
         .queue_depth = load->queue_depth,
-        .staging_bytes = load->plan.staged_bytes_max * load->queue_depth * readers +
+        .staging_bytes = (load->plan.staged_bytes_max ? hr_staging_bytes_max(load->loader->bounces) : 0) +
                          (loader->staging ? hr_staging_bytes_max(loader->staging) : 0),
+        .placement = loader->staging ? placement : NULL,
     };
     code = hr_plan_to_text(&load->plan, checkpoint->tensors, checkpoint->files, &facts, format, ret_text, err);
     hr_load_free(load);

@@ -11,12 +11,12 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "engine/gds_loader.h"
+#include "engine/heat.h"
+#include "io/io.h"
 #include "io/residency.h"
 
 /* Files whose residency is asked for: enough to tell a cold checkpoint from a hot one. */
 #define SAMPLE_FILES 8
-/* Bounce buffers of all readers together. */
-#define BOUNCE_BYTES_MAX (256u << 20)
 
 /*
  * Asks for one file: adds its size and its resident bytes. 0 or -errno. What cannot be opened is left out: the load
@@ -106,7 +106,7 @@ static void choose_auto(struct hr_load *load)
         limit_readers(load);
 }
 
-void hr_route_choose(struct hr_load *load)
+int hr_route_choose(struct hr_load *load, struct hr_error *err)
 {
     load->route = load->loader->route;
     if (load->route == HR_ROUTE_GDS) {
@@ -119,9 +119,10 @@ void hr_route_choose(struct hr_load *load)
     } else {
         snprintf(load->route_reason, sizeof load->route_reason, "asked for");
     }
-    load->backend = load->route == HR_ROUTE_URING ? &hr_io_uring : &hr_io_pread;
-    load->queue_depth = load->route == HR_ROUTE_URING ? load->loader->queue_depth : 1;
-    uint64_t bounces = load->plan.staged_bytes_max * load->loader->thread_count;
-    if (bounces && load->queue_depth > BOUNCE_BYTES_MAX / bounces)
-        load->queue_depth = bounces < BOUNCE_BYTES_MAX ? (uint32_t)(BOUNCE_BYTES_MAX / bounces) : 1;
+    int is_auto = load->loader->route == HR_ROUTE_AUTO && load->route != HR_ROUTE_GDS && !load->options.sequential;
+    load->backend = load->route == HR_ROUTE_URING && !is_auto ? &hr_io_uring : &hr_io_pread;
+    load->queue_depth = load->backend == &hr_io_uring ? load->loader->queue_depth : 1;
+    load->cold_backend = load->loader->uring_usable ? &hr_io_uring : &hr_io_pread;
+    load->cold_depth = load->loader->uring_usable ? load->loader->queue_depth : 1;
+    return is_auto ? hr_heat_new(load->checkpoint->file_count, &load->heat, err) : 0;
 }

@@ -10,6 +10,6 @@
  * Sets the load's route, backend, queue depth and reason from the loader's options, from what is usable here and,
  * for HR_ROUTE_AUTO, from how much of the needed files the page cache holds. The plan is made.
  */
-void hr_route_choose(struct hr_load *load);
+int hr_route_choose(struct hr_load *load, struct hr_error *err);
 
 #endif

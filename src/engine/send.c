@@ -9,6 +9,7 @@ struct sending {
     const struct hr_plan_chunk *chunk;
     const struct hr_staging_slot *slot;
     const char *bytes;
+    int is_span;
     struct hr_lane *lane;
     struct hr_fence *fence;
     struct hr_place_counts *counts;
@@ -55,15 +56,14 @@ static int make_room(struct sending *sending, struct hr_error *err)
 
 static struct hr_move as_move(struct sending *sending, const struct hr_run_rows *rows, const char *data)
 {
-    int is_packed = sending->chunk->way == HR_WAY_DIRECT;
-    uint64_t at = is_packed ? sending->packed : rows->run.source_offset - sending->chunk->file_begin;
+    uint64_t at = sending->is_span ? rows->run.source_offset - sending->chunk->file_begin : sending->packed;
     sending->packed += rows->run.bytes * rows->count;
     return (struct hr_move){
         .source = (uintptr_t)(sending->bytes + at),
         .target = (uintptr_t)(data + rows->run.target_offset),
         .bytes = rows->run.bytes,
         .rows = rows->count,
-        .source_pitch = (long long)(is_packed ? rows->run.bytes : rows->source_stride),
+        .source_pitch = (long long)(sending->is_span ? rows->source_stride : rows->run.bytes),
         .target_pitch = rows->target_stride,
     };
 }
@@ -89,10 +89,10 @@ static int send_piece(struct sending *sending, const struct hr_plan_piece *piece
 }
 
 int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const struct hr_staging_slot *slot,
-                  const char *bytes, struct hr_lane *lane, struct hr_fence *fence, struct hr_place_counts *counts,
-                  struct hr_error *err)
+                  const char *bytes, int is_span, struct hr_lane *lane, struct hr_fence *fence,
+                  struct hr_place_counts *counts, struct hr_error *err)
 {
-    struct sending sending = {load, chunk, slot, bytes, lane, fence, counts, 0, 0, NULL};
+    struct sending sending = {load, chunk, slot, bytes, is_span, lane, fence, counts, 0, 0, NULL};
     int code = 0;
     for (size_t i = 0; code == 0 && i < chunk->piece_count; i++)
         code = send_piece(&sending, &load->plan.pieces[chunk->piece_first + i], err);

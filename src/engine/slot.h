@@ -1,6 +1,8 @@
 /*
- * slot.h: one chunk on its way, and the read operations that bring it. A direct chunk for host memory is read run by
- * run into its destinations, a staged one whole into a buffer; a chunk for another device goes into a buffer either way.
+ * slot.h: one chunk on its way, and the read operations that bring it. Its bytes come in one of three shapes:
+ *   in place  run by run into their destinations, which are host memory
+ *   packed    run by run into a buffer, one behind the other
+ *   as a span all of [file_begin, file_end) into a buffer, with O_DIRECT in whole pages of the file
  * It knows runs and vectors; neither threads, queues nor devices.
  */
 #ifndef HR_ENGINE_SLOT_H
@@ -15,33 +17,49 @@ struct slot {
     struct hr_io_op op;
     const struct hr_plan_chunk *chunk; /* NULL: free */
     int fd;
-    char *buffer; /* where the chunk's bytes go; NULL: to their destinations */
-    char *bounce; /* host memory of this slot's own, for staged chunks of host memory */
+    uint32_t mode; /* enum hr_read_mode */
+    int is_cold;   /* read beside others, within the budget of bytes in flight */
+    char *buffer;  /* where the chunk's first byte goes, packed or as a span; NULL: in place */
+    int is_span;
     /* reading */
     size_t piece_index; /* the next piece to walk */
     struct hr_run_walk walk;
     int walking, has_run;
     struct hr_run run;       /* taken from the walk and not yet part of an operation */
     char *run_data;          /* where the run goes */
-    uint64_t packed;         /* bytes of the runs so far, of a direct chunk that goes into a buffer */
+    uint64_t packed;         /* bytes of the runs so far */
+    uint64_t span_begin;     /* where reading a span begins in the file, */
+    uint64_t span_end;       /*   and where it ends unless the file does before */
+    uint64_t bytes_done;     /* of the span */
+    unsigned stall_count;    /* operations in a row that brought nothing new of it */
     uint64_t bytes_expected; /* of the operation in flight */
-    uint64_t bytes_done;     /* of a staged chunk */
     int vector_first, vector_count;
     struct iovec vectors[HR_IOV_MAX];
-    uint64_t begin_ns; /* of the operation, then of the copy */
+    uint64_t begin_ns;   /* of the operation, then of the copy */
+    uint64_t flow_bytes; /* counted in the budget */
+    uint64_t flow_ns;    /* since when */
     /* copying to a device */
-    struct hr_staging_slot *staging;
-    struct hr_fence **fences; /* by device; NULL for host memory */
-    struct slot *copy_next;   /* the next one that its reader sent */
+    struct hr_staging *ring;         /* what the buffer was taken from, */
+    struct hr_staging_slot *staging; /*   and what it is a part of */
+    struct hr_fence **fences;        /* by device; NULL without devices */
+    struct slot *copy_next;          /* the next one that its reader sent */
 };
 
-/* Takes a chunk up. `buffer`: room for its bytes, or NULL for a direct chunk of host memory. */
-void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, int fd, char *buffer);
+/*
+ * Takes a chunk up, to be read by `mode`. `memory`: on a page, room for the chunk and HR_SLOT_SLACK_BYTES more; NULL:
+ * the chunk is direct, and read in place.
+ */
+void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, uint32_t mode, int fd, char *memory);
+/* The same again, by another mode, after nothing could be read. */
+void hr_slot_restart(struct slot *slot, uint32_t mode, int fd);
 /* Sets the vectors of the next read operation; 0 when the chunk has no more. */
 int hr_slot_fill(const struct hr_load *load, struct slot *slot);
-/* `bytes` of the operation have arrived. */
-void hr_slot_advance(struct slot *slot, uint64_t bytes);
-/* Copies the runs of a staged chunk from its buffer to their places in host memory. */
+/* `bytes` of the operation have arrived. 0 when they bring nothing new: the file ends too early. */
+int hr_slot_advance(struct slot *slot, uint64_t bytes);
+/* Copies the runs of a span to their places in host memory. */
 void hr_slot_scatter(const struct hr_load *load, struct slot *slot);
+
+/* For the page that a span begins in and the one that it ends in. */
+#define HR_SLOT_SLACK_BYTES (2 * HR_CUT_ALIGNMENT)
 
 #endif

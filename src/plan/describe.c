@@ -197,6 +197,8 @@ static void json_options(struct hr_text *text, const struct hr_plan *plan, const
     hr_json_open(text, "staging", '{');
     hr_json_u64(text, "bytes", facts->staging_bytes);
     hr_json_u64(text, "chunk_bytes_max", plan->staged_bytes_max);
+    if (facts->placement)
+        hr_json_string(text, "placement", facts->placement, strlen(facts->placement));
     hr_json_close(text, '}');
 }
 
@@ -283,6 +285,8 @@ static void describe_text(struct hr_text *text, const struct hr_plan *plan, cons
     hr_text_printf(text, "\nroute     %s: %s\n", facts->route, facts->route_reason);
     hr_text_printf(text, "threads   %u, queue depth %u\nstaging   ", facts->thread_count, facts->queue_depth);
     text_bytes(text, facts->staging_bytes);
+    if (facts->placement)
+        hr_text_printf(text, "\nnuma      %s", facts->placement);
     hr_text_printf(text, "\ngroups    %zu, %s\n", plan->group_count,
                    plan->options.ownership == HR_OWN_ARENA ? "an arena for each" : "an allocation for each item");
     text_chunks(text, plan);

@@ -13,6 +13,7 @@ struct hr_plan_facts {
     const char *route_reason; /* one line */
     uint32_t thread_count, queue_depth;
     uint64_t staging_bytes; /* of all bounce buffers, and of pinned memory at most */
+    const char *placement;  /* one line; NULL without GPUs */
 };
 
 /*

@@ -300,6 +300,13 @@ def test_pinned_memory_is_kept_and_given_back(path):
     headrace.load(path, device=0, loader=loader)
     assert 0 < live().registered_bytes <= 8 << 20
     assert loader.trim() > 0 and loader.trim() == 0
+    with headrace.open(path) as checkpoint:
+        checkpoint.load(device=0, loader=headrace.Loader(numa=False))
+        assert checkpoint.last_stats.placement == "not bound: switched off"
+        checkpoint.load(device=0)
+        assert checkpoint.last_stats.placement not in ("", "not bound: switched off")
+        checkpoint.load()
+        assert checkpoint.last_stats.placement == ""
     raises(errors.InvalidArgument, "lane", headrace.Loader, device=0, lanes=17)
     raises(errors.InvalidArgument, "staging", headrace.Loader, device=0, staging_bytes=1)
 

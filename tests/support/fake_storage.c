@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <pthread.h>
 #include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -31,6 +32,14 @@ static struct hr_sys table;
 static struct fake_storage options;
 static struct stat fail_file;
 static atomic_ulong read_count, random_count;
+static _Atomic uint64_t drive_free_ns; /* when the shared drive has delivered what was asked of it */
+
+#define DUE_MAX 4096
+static pthread_mutex_t due_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct due {
+    const struct hr_io_op *op; /* NULL: unused */
+    uint64_t ns;
+} due[DUE_MAX];
 
 /* splitmix64 over a shared counter. */
 static uint64_t next_random(void)
@@ -69,6 +78,60 @@ static size_t vectors_size(const struct iovec *vectors, int count)
         size += vectors[i].iov_len;
     return size;
 }
+
+/* ------------------------------------------------------------------------------------ a shared drive */
+
+/* When a read that begins now is done; what only asks the page cache does not come to the drive. */
+static uint64_t drive_due(size_t size, uint32_t flags)
+{
+    if (options.bandwidth <= 0 || flags & RWF_NOWAIT)
+        return 0;
+    uint64_t now = below->clock_ns(), free_ns = atomic_load(&drive_free_ns), next;
+    do
+        next = (free_ns > now ? free_ns : now) + (uint64_t)((double)size / options.bandwidth);
+    while (!atomic_compare_exchange_weak(&drive_free_ns, &free_ns, next));
+    return next + options.latency_ns;
+}
+
+static void wait_until(uint64_t due_ns)
+{
+    for (uint64_t now = below->clock_ns(); now < due_ns; now = below->clock_ns()) {
+        uint64_t ns = due_ns - now;
+        nanosleep(&(struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)}, NULL);
+    }
+}
+
+/* The entry of an operation that a ring has in flight; NULL: a free one. The lock is held. */
+static struct due *due_find(const struct hr_io_op *op)
+{
+    for (size_t i = 0; i < DUE_MAX; i++)
+        if (due[i].op == op)
+            return &due[i];
+    return NULL;
+}
+
+/* An operation is offered to the kernel, maybe again. */
+static void due_remember(const struct hr_io_op *op)
+{
+    pthread_mutex_lock(&due_lock);
+    struct due *entry = due_find(op) ? NULL : due_find(NULL);
+    if (entry)
+        *entry = (struct due){op, drive_due(vectors_size(op->vectors, op->vector_count), op->flags)};
+    pthread_mutex_unlock(&due_lock);
+}
+
+static uint64_t due_take(const struct hr_io_op *op)
+{
+    pthread_mutex_lock(&due_lock);
+    struct due *entry = due_find(op);
+    uint64_t ns = entry ? entry->ns : 0;
+    if (entry)
+        entry->op = NULL;
+    pthread_mutex_unlock(&due_lock);
+    return ns;
+}
+
+/* ------------------------------------------------------------------------------------------- reads */
 
 static int in_fail_file(int fd)
 {
@@ -136,7 +199,9 @@ static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count
     size_t size = vectors_size(vectors, vector_count);
     int count = 0;
     read_started();
+    uint64_t due_ns = drive_due(size, (uint32_t)flags);
     read_delay();
+    wait_until(due_ns);
     int error = read_error(fd, offset, size, (uint32_t)flags);
     if (error)
         return error;
@@ -152,6 +217,11 @@ static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count
 static int fake_ring_submit(struct io_uring *ring)
 {
     read_started();
+    for (unsigned i = *ring->sq.khead; options.bandwidth > 0 && i != ring->sq.sqe_tail; i++) {
+        const struct hr_io_op *op = (const void *)(uintptr_t)ring->sq.sqes[i & ring->sq.ring_mask].user_data;
+        if (op)
+            due_remember(op);
+    }
     return below->ring_submit(ring);
 }
 
@@ -187,6 +257,8 @@ static int fake_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
     struct hr_io_op *op = error ? NULL : (struct hr_io_op *)(uintptr_t)(*ret_cqe)->user_data;
     if (!op)
         return error;
+    if (options.bandwidth > 0)
+        wait_until(due_take(op));
     read_delay();
     int result = read_error(op->fd, op->offset, vectors_size(op->vectors, op->vector_count), op->flags);
     if (result)
@@ -268,6 +340,8 @@ void fake_storage_install(const struct fake_storage *wanted)
         assert_int_equal(stat(options.fail_path, &fail_file), 0);
     atomic_store(&read_count, 0);
     atomic_store(&random_count, 0);
+    atomic_store(&drive_free_ns, 0);
+    memset(due, 0, sizeof due);
     below = hr_sys;
     table = *below;
     table.preadv = fake_preadv;

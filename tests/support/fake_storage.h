@@ -25,6 +25,9 @@ struct fake_storage {
     uint64_t delay_random_ns; /* and up to that much more */
     unsigned slow_percent;    /* of reads take slow_ns on top: the long tail of a distribution */
     uint64_t slow_ns;
+    /* A drive that all reads share: each takes its turn at the bandwidth, and the latency on top. 0: as fast as it is. */
+    double bandwidth; /* bytes a ns, which is GB/s */
+    uint64_t latency_ns;
     unsigned reorder_percent; /* of completions of io_uring are overtaken by another; threads overtake by delays */
     int cold;                 /* cachestat and reads without waiting find nothing in the page cache, ... */
     uint64_t warm_bytes;      /* ... but the first bytes of each file */

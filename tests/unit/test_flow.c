@@ -31,7 +31,7 @@ static uint64_t seed_wanted;
 struct run {
     struct simulated_drive drive;
     struct hr_flow_control control;
-    uint64_t fixed_bytes; /* instead of the controller; 0: the controller */
+    uint64_t fixed_bytes;                                /* instead of the controller; 0: the controller */
     uint64_t bytes_max, operation_bytes, operations_max; /* that the load has slots for */
     uint64_t now_ns, in_flight, most_in_flight;
     uint64_t bins[BIN_COUNT]; /* bytes delivered in each */
@@ -148,7 +148,8 @@ static double log_random(uint64_t *random, double from, double to)
 }
 
 /* For operations of that size; 0: of any. */
-static void random_model(uint64_t seed, uint64_t operation_bytes, struct drive_model *ret_model, uint64_t *ret_operation_bytes)
+static void random_model(uint64_t seed, uint64_t operation_bytes, struct drive_model *ret_model,
+                         uint64_t *ret_operation_bytes)
 {
     uint64_t random = seed * 1000003;
     *ret_model = (struct drive_model){.latency_ns = log_random(&random, 50e3, 10e6),
@@ -237,7 +238,8 @@ static void test_random_drives(void **state)
 static const struct {
     const char *name;
     double bandwidth, latency;
-} phases[] = {{"as it was", 1, 1}, {"half", 0.5, 1}, {"as it was", 1, 1}, {"slow to answer", 1, 6}, {"as it was", 1, 1}};
+} phases[] = {
+    {"as it was", 1, 1}, {"half", 0.5, 1}, {"as it was", 1, 1}, {"slow to answer", 1, 6}, {"as it was", 1, 1}};
 #define PHASE_COUNT (sizeof phases / sizeof phases[0])
 
 static void test_changes(void **state)
@@ -277,6 +279,10 @@ static void test_unused_budget(void **state)
     run.operations_max = DRIVE_OPERATION_MAX;
     run_until(&run, 4 * SECOND);
     assert_true(rate_between(&run, 3 * SECOND, 4 * SECOND) > 9);
+    limit = hr_flow_control_limit(&run.control);
+    run.operations_max = 3;
+    run_until(&run, 6 * SECOND);
+    assert_in_range(hr_flow_control_limit(&run.control), limit / 2, 2 * limit);
 }
 
 /* In flight as little as does: a drive that two operations keep busy is not given sixty. */
@@ -320,12 +326,12 @@ static void test_failures(void **state)
     (void)state;
     hr_flow_control_init(&control, HR_FLOW_BYTES_MAX, SECOND);
     for (uint64_t i = 0; i < 10000; i++) {
-        uint64_t now_ns = SECOND + i * MS;
-        for (int j = 0; j < 4; j++)
-            assert_true(hr_flow_control_begin(&control, 4 * MIB, now_ns - 1000));
-        assert_false(hr_flow_control_begin(&control, 4 * MIB, now_ns));
-        for (int j = 0; j < 4; j++)
-            hr_flow_control_end(&control, 4 * MIB, now_ns - 1000, now_ns - (uint64_t)j, 0);
+        uint64_t now_ns = SECOND + i * MS, count = 0;
+        while (hr_flow_control_begin(&control, 4 * MIB, now_ns - 1000))
+            count++;
+        assert_int_equal(count, HR_FLOW_BYTES_START / (4 * MIB));
+        while (count--)
+            hr_flow_control_end(&control, 4 * MIB, now_ns - 1000, now_ns + MS - 1 - count, 0);
     }
     assert_int_equal(hr_flow_control_limit(&control), HR_FLOW_BYTES_START);
     assert_int_equal(control.in_flight, 0);

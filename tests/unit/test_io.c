@@ -213,6 +213,28 @@ static void test_repeats(void **state)
     close(fd);
 }
 
+/* The drive of fake_storage.h: bandwidth is shared, and latencies pass at the same time where reads are in flight so. */
+static void test_shared_drive(void **state)
+{
+    const struct hr_io_backend *backend = *state;
+    const uint64_t latency_ns = 4000000, bytes = READ_COUNT * READ_BYTES - READ_COUNT * (READ_COUNT - 1) / 2;
+    struct fake_storage storage = {.bandwidth = 0.02, .latency_ns = latency_ns};
+    int fd = content_open();
+    fake_storage_install(&storage);
+    struct hr_io *io = io_open(backend, DEPTH);
+    uint64_t from_ns = hr_sys->clock_ns();
+    read_all_over(backend, io, fd);
+    uint64_t ns = hr_sys->clock_ns() - from_ns;
+    backend->close(io);
+    fake_storage_remove();
+    assert_true(ns >= (uint64_t)((double)bytes / storage.bandwidth) + latency_ns);
+    if (backend == &hr_io_pread) /* one read after the other */
+        assert_true(ns >= READ_COUNT * latency_ns);
+    else
+        assert_true(ns < READ_COUNT * latency_ns);
+    close(fd);
+}
+
 /* EAGAIN without end becomes an error; EINTR without end is not tried: nothing could be done about it. */
 static void test_again_for_ever(void **state)
 {
@@ -484,9 +506,10 @@ static void test_unknown_flag(void **state)
 #define FOR_ALL(backend)                                                                                         \
     FOR_BACKEND(test_many, backend), FOR_BACKEND(test_vectors, backend), FOR_BACKEND(test_end_of_file, backend), \
         FOR_BACKEND(test_bad_files, backend), FOR_BACKEND(test_repeats, backend),                                \
-        FOR_BACKEND(test_again_for_ever, backend), FOR_BACKEND(test_bad_sector, backend),                        \
-        FOR_BACKEND(test_every_call_failing, backend), FOR_BACKEND(test_open_without_memory, backend),           \
-        FOR_BACKEND(test_no_wait, backend), FOR_BACKEND(test_unknown_flag, backend)
+        FOR_BACKEND(test_shared_drive, backend), FOR_BACKEND(test_again_for_ever, backend),                      \
+        FOR_BACKEND(test_bad_sector, backend), FOR_BACKEND(test_every_call_failing, backend),                    \
+        FOR_BACKEND(test_open_without_memory, backend), FOR_BACKEND(test_no_wait, backend),                      \
+        FOR_BACKEND(test_unknown_flag, backend)
 
 int main(void)
 {

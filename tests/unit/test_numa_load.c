@@ -162,6 +162,39 @@ static void test_storage_is_told(void **state)
     fake_sysfs_remove();
 }
 
+static void check_plan(struct hr_loader *loader, const struct hr_item *items, uint32_t format, const char *part)
+{
+    struct hr_error err = {0};
+    char *text = NULL;
+    assert_ok(hr_plan_describe(loader, model.checkpoint, items, model.count, NULL, format, &text, &err), err);
+    if (part ? !strstr(text, part) : strstr(text, "NUMA") != NULL)
+        fail_msg("%s: %.400s", part, text);
+    hr_string_free(text);
+}
+
+/* The plan says beforehand what a load would do. */
+static void test_plan(void **state)
+{
+    static const char *const last[] = {"cuda:7"}, *const host[] = {"cpu"};
+    const struct fake_sysfs machine = MACHINE(two_sockets, 64, 32, "0-63");
+    struct hr_loader_options options = options_for(last, 1), host_options = options_for(host, 1);
+    struct hr_item *items = model_items(&model);
+    (void)state;
+    scene_need_fake("devices=8");
+    fake_sysfs_install(&machine);
+    struct hr_loader *loader = loader_make(&options), *host_loader = loader_make(&host_options);
+    check_plan(loader, items, HR_PLAN_TEXT,
+               "\nnuma      readers (16 cores) and staging at the GPU's NUMA node 1 of 2\n");
+    check_plan(loader, items, HR_PLAN_JSON, "and staging at the GPU's NUMA node 1 of 2\"");
+    check_plan(host_loader, items, HR_PLAN_TEXT, NULL);
+    check_plan(host_loader, items, HR_PLAN_JSON, NULL);
+    hr_loader_free(loader);
+    hr_loader_free(host_loader);
+    assert_int_equal(fake_sysfs_bound().thread_count + fake_sysfs_bound().memory_count, 0);
+    fake_sysfs_remove();
+    free(items);
+}
+
 static void test_doctor(void **state)
 {
     struct fake_sysfs machine = MACHINE(two_sockets, 64, 32, "0-63");
@@ -215,8 +248,8 @@ static void test_sweep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bound),  cmocka_unit_test(test_refused), cmocka_unit_test(test_storage_is_told),
-        cmocka_unit_test(test_doctor), cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_bound), cmocka_unit_test(test_refused), cmocka_unit_test(test_storage_is_told),
+        cmocka_unit_test(test_plan),  cmocka_unit_test(test_doctor),  cmocka_unit_test(test_sweep),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

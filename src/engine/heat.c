@@ -1,0 +1,136 @@
+/*
+ * heat.c: looks at files and at ranges of them. Whole files are asked for once: most checkpoints are all in the page
+ * cache, or not at all.
+ */
+#include "engine/heat.h"
+
+#include "base/error.h"
+#include "base/sys.h"
+#include "io/residency.h"
+
+int hr_heat_new(size_t file_count, struct hr_heat **ret_heat, struct hr_error *err)
+{
+    size_t bytes = sizeof(struct hr_heat) + file_count * sizeof(struct heat_of_file);
+    struct hr_heat *heat = hr_alloc(bytes);
+    if (!heat)
+        return hr_fail_memory(err, bytes, "what is known of the files");
+    pthread_mutex_init(&heat->lock, NULL);
+    *ret_heat = heat;
+    return 0;
+}
+
+void hr_heat_free(struct hr_heat *heat)
+{
+    hr_free(heat);
+}
+
+/* Storage of another file of the same filesystem that was asked already; the lock is held. */
+static const struct hr_storage *known_storage(const struct hr_load *load, size_t file_index)
+{
+    const struct hr_checkpoint *checkpoint = load->checkpoint;
+    for (size_t i = 0; i < checkpoint->file_count; i++)
+        if (load->heat->files[i].heat > HEAT_HOT &&
+            checkpoint->identities[i].device == checkpoint->identities[file_index].device)
+            return &load->heat->files[i].storage;
+    return NULL;
+}
+
+/*
+ * Where nobody can tell what the page cache holds, reading through it is right: what is there is copied, and the kernel
+ * reads ahead for the rest.
+ */
+static uint8_t heat_of(uint64_t size, int64_t resident)
+{
+    if (resident < 0 || (uint64_t)resident >= size)
+        return HEAT_HOT;
+    return resident == 0 ? HEAT_COLD : HEAT_MIXED;
+}
+
+/* The lock is held. */
+static void look_at_file(struct hr_load *load, size_t file_index, int fd)
+{
+    const struct hr_file *file = &load->checkpoint->files[file_index];
+    struct heat_of_file *found = &load->heat->files[file_index];
+    uint8_t heat = heat_of(file->size, hr_residency(fd, 0, file->size, NULL));
+    if (heat != HEAT_HOT) {
+        const struct hr_storage *known = known_storage(load, file_index);
+        if (known)
+            found->storage = *known;
+        else
+            hr_storage_probe(file->path, fd, &found->storage);
+        if (found->storage.is_memory)
+            heat = HEAT_HOT;
+    }
+    found->heat = heat;
+}
+
+static struct heat_of_file file_heat(struct hr_load *load, size_t file_index, int fd)
+{
+    pthread_mutex_lock(&load->heat->lock);
+    if (load->heat->files[file_index].heat == HEAT_UNKNOWN)
+        look_at_file(load, file_index, fd);
+    struct heat_of_file found = load->heat->files[file_index];
+    pthread_mutex_unlock(&load->heat->lock);
+    return found;
+}
+
+/* Runs that lie far apart are read one by one, which O_DIRECT does not serve. */
+static int is_compact(const struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    return chunk->file_end - chunk->file_begin <= load->loader->chunk_bytes;
+}
+
+/* By O_DIRECT where all it wants can be given: pages. */
+static uint32_t cold_mode(const struct hr_load *load, const struct hr_plan_chunk *chunk,
+                          const struct hr_storage *storage)
+{
+    if (load->loader->keep_cache)
+        return HR_READ_BUFFERED;
+    if (storage->mode != HR_READ_DIRECT)
+        return storage->mode;
+    if (is_compact(load, chunk) && storage->offset_alignment <= HR_CUT_ALIGNMENT &&
+        storage->memory_alignment <= HR_CUT_ALIGNMENT)
+        return HR_READ_DIRECT;
+    return storage->fallback_mode;
+}
+
+static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0};
+
+static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_plan_chunk *chunk,
+                                    const struct heat_of_file *found)
+{
+    return (struct hr_chunk_reading){cold_mode(load, chunk, &found->storage), 1};
+}
+
+int hr_heat_is_known(struct hr_load *load, const struct hr_plan_chunk *chunk, struct hr_chunk_reading *ret_reading)
+{
+    *ret_reading = hot;
+    if (!load->heat)
+        return 1;
+    pthread_mutex_lock(&load->heat->lock);
+    struct heat_of_file found = load->heat->files[chunk->file_index];
+    pthread_mutex_unlock(&load->heat->lock);
+    if (found.heat == HEAT_COLD)
+        *ret_reading = cold(load, chunk, &found);
+    return found.heat == HEAT_HOT || found.heat == HEAT_COLD;
+}
+
+struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_plan_chunk *chunk, int fd)
+{
+    struct heat_of_file found = file_heat(load, chunk->file_index, fd);
+    uint64_t span = chunk->file_end - chunk->file_begin;
+    if (found.heat == HEAT_HOT ||
+        (found.heat == HEAT_MIXED && hr_residency_exact(fd, chunk->file_begin, span) >= (int64_t)span))
+        return hot;
+    return cold(load, chunk, &found);
+}
+
+struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    pthread_mutex_lock(&load->heat->lock);
+    struct hr_storage *storage = &load->heat->files[chunk->file_index].storage;
+    storage->mode = storage->fallback_mode;
+    struct hr_chunk_reading reading = {storage->fallback_mode, 1};
+    pthread_mutex_unlock(&load->heat->lock);
+    return reading;
+}

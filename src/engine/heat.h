@@ -1,0 +1,42 @@
+/*
+ * heat.h: how each chunk is read with the route "auto": what the page cache holds is copied from there, the rest is read
+ * past it. Files are looked at when their first chunk comes; chunks only where a file is held in part. It knows files
+ * and ranges; neither slots nor threads.
+ */
+#ifndef HR_ENGINE_HEAT_H
+#define HR_ENGINE_HEAT_H
+
+#include <pthread.h>
+
+#include "engine/load.h"
+#include "io/storage.h"
+
+/* What the page cache held of a file when it was looked at. */
+enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
+
+struct hr_heat {
+    pthread_mutex_t lock; /* held while a file is looked at: others that want to know wait for the answer */
+    struct heat_of_file {
+        uint8_t heat; /* enum file_heat */
+        struct hr_storage storage;
+    } files[];
+};
+
+int hr_heat_new(size_t file_count, struct hr_heat **ret_heat, struct hr_error *err);
+void hr_heat_free(struct hr_heat *heat); /* NULL is allowed */
+
+/* How a chunk is read. */
+struct hr_chunk_reading {
+    uint32_t mode; /* enum hr_read_mode */
+    int is_cold;   /* storage has to deliver it: many at once, within the budget of bytes in flight */
+};
+
+/* 1 with *ret_reading when that is known without looking at the file. */
+int hr_heat_is_known(struct hr_load *load, const struct hr_plan_chunk *chunk, struct hr_chunk_reading *ret_reading);
+/* `fd`: the chunk's file without O_DIRECT. May block on storage when a file of a filesystem is met for the first time. */
+struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_plan_chunk *chunk, int fd);
+
+/* What an O_DIRECT read of the chunk's file that was refused leaves. */
+struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struct hr_plan_chunk *chunk);
+
+#endif
