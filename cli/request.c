@@ -134,6 +134,8 @@ int request_loader(const struct tuning *tuning, const char *device, struct hr_lo
     struct hr_loader_options options = {.size = sizeof options};
     char name[32];
     const char *const names[] = {name};
+    if (!device && tuning->route == HR_ROUTE_MMAP) /* which only host memory has */
+        device = "cpu";
     int code = device_find(device, ret_device, err);
     if (code < 0)
         return code;

@@ -26,7 +26,7 @@ struct request_options {
     struct open_flags open;
     struct text_list matches, slices;
     struct tuning tuning;
-    const char *device; /* NULL: "auto" */
+    const char *device; /* NULL: what request_loader() takes */
 };
 
 /* Rows of a table of options, for the verbs that share them. */
@@ -86,7 +86,7 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct text_list 
                  const struct text_list *slices, struct request *ret_request, struct hr_error *err);
 void request_release(struct request *request);
 
-/* A loader for the one device of this name; NULL means "auto". */
+/* A loader for the one device of this name; NULL means "auto", with the mmap route "cpu". */
 int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader,
                    struct hr_device_info *ret_device, struct hr_error *err);
 

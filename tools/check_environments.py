@@ -1,13 +1,14 @@
 """Runs the tests of loads and of the command where less is allowed than usual, and holds `headrace doctor` and
-`headrace load` to saying so: io_uring forbidden (EPERM) and hidden (ENOSYS) by seccomp, 64 descriptors, and an
-unprivileged user with 8 MiB of locked memory. Nothing of this version locks or registers memory, so that the last
-one has no fallback to name; it holds the library to that.
+`headrace load` to saying so: io_uring forbidden (EPERM) and hidden (ENOSYS) by seccomp, 64 descriptors, an
+unprivileged user with 8 MiB of locked memory, all of them without a driver of GPUs where the machine has none, and
+GPUs of the fake driver. The tests of the command bring that along where they need it.
 
     check_environments.py BUILD
 
 The last line is "N environments passed, N failed".
 """
 
+import ctypes
 import importlib.metadata
 import json
 import os
@@ -23,10 +24,20 @@ PROGRAMS = [
     "test_capability", "test_catalog", "test_dlpack", "test_files", "test_io", "test_load", "test_load_faults",
     "test_load_slices", "test_load_stop", "test_window",
 ]
+GPU_PROGRAMS = ["test_gpu_load", "test_load_faults"]
 SIMULATED_LOADS = 300
 NOBODY = 65534
 LOCKED_BYTES = 8 << 20
 SHARDS = 100
+
+
+def has_driver() -> bool:
+    """Whether this machine has a driver of GPUs: then no environment here can be without one."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def copy_package(name: str, folder: Path) -> None:
@@ -43,9 +54,10 @@ class Place:
     def __init__(self, folder: Path, build: Path):
         self.folder, self.build = folder, folder / "build"
         self.build.mkdir()
-        for name in ["headrace", "no_io_uring", "test_simulator", *PROGRAMS]:
+        for name in {"headrace", "no_io_uring", "test_simulator", *PROGRAMS, *GPU_PROGRAMS}:
             shutil.copy(build / name, self.build)
-        shutil.copytree("tests/cli", folder / "tests/cli", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(build / "fake_cuda", self.build / "fake_cuda")
+        shutil.copytree("tests/cli", folder / "tests/cli", ignore=shutil.ignore_patterns("__pycache__", "test_bench*"))
         shutil.copytree("docs/man", folder / "docs/man")
         for name in ["pytest", "pluggy", "iniconfig", "packaging", "pygments"]:
             copy_package(name, folder / "packages")
@@ -61,7 +73,7 @@ class Place:
 class Environment:
     """How a program is started there: what stands before its command line, and as whom."""
 
-    def __init__(self, place: Place, name: str, prefix: list[str], user: int | None = None):
+    def __init__(self, place: Place, name: str, prefix: list[str], user: int | None = None, gpu: str | None = None):
         self.place, self.name, self.prefix = place, name, prefix
         self.scratch = place.folder / name.replace(" ", "-")
         self.scratch.mkdir()
@@ -72,6 +84,9 @@ class Environment:
             "HEADRACE_BIN": str(place.build / "headrace"), "PYTHONPATH": str(place.folder / "packages"),
             "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8",
         }
+        self.has_gpu = gpu is not None
+        if gpu is not None:
+            self.variables |= {"LD_LIBRARY_PATH": str(place.build / "fake_cuda"), "FAKE_CUDA": gpu}
 
     def run(self, *arguments: object) -> str:
         command = [*self.prefix, *map(str, arguments)]
@@ -93,9 +108,11 @@ class Environment:
         return report
 
     def run_tests(self) -> None:
-        for name in PROGRAMS:
+        for name in GPU_PROGRAMS if self.has_gpu else PROGRAMS:
             self.run(self.place.build / name)
         self.run(self.place.build / "test_simulator", 1, SIMULATED_LOADS)
+        if self.has_gpu:  # tests of the command set it up themselves
+            return
         self.run("/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
                  self.place.folder / "tests/cli")
 
@@ -132,6 +149,26 @@ def expect_unprivileged(environment: Environment) -> None:
         assert reason.startswith("io_uring is not usable: "), report
 
 
+def expect_no_driver(environment: Environment) -> None:
+    capability, report = environment.capability("cuda"), environment.load()
+    assert not capability["usable"] and "libcuda.so.1" in capability["detail"], capability
+    assert (report["device"], environment.json("doctor")["devices"]) == ("cpu", []), report
+
+
+def expect_gpu(environment: Environment) -> None:
+    capability, report = environment.capability("cuda"), environment.load()
+    assert capability["usable"] and capability["detail"].startswith("Fake H100, "), capability
+    assert report["device"] == "cuda:0" and report["bytes_sent"] == report["bytes"], report
+    assert report["staging"] == "registered huge pages", report
+    assert environment.json("load", "--device", "cpu", environment.place.model)["device"] == "cpu"
+
+
+def expect_gpu_that_registers_nothing(environment: Environment) -> None:
+    report = environment.load()
+    assert report["route"] == "pread" and report["device"] == "cuda:0", report
+    assert report["staging"].startswith("pinned memory of the driver: cuMemHostRegister: "), report
+
+
 def environments(place: Place) -> list:
     """Each with what it must say. Where we are not root, we are the unprivileged user."""
     no_uring, limit = str(place.build / "no_io_uring"), "prlimit"
@@ -145,12 +182,17 @@ def environments(place: Place) -> list:
         (Environment(place, "io_uring hidden", [no_uring, "ENOSYS"]), expect_hidden),
         (Environment(place, "64 descriptors", [limit, "--nofile=64:64"]), expect_few_files),
         (Environment(place, "unprivileged", unprivileged, NOBODY if root else None), expect_unprivileged),
+        (Environment(place, "GPU", [], gpu="devices=2"), expect_gpu),
+        (Environment(place, "GPU that registers nothing", [no_uring, "EPERM"], gpu="register=refuse"),
+         expect_gpu_that_registers_nothing),
     ]
 
 
 def check(environment: Environment, expect) -> bool:
     try:
         expect(environment)
+        if not environment.has_gpu and not has_driver():
+            expect_no_driver(environment)
         environment.run_tests()
     except (AssertionError, subprocess.TimeoutExpired) as error:
         print(f"{environment.name}: FAILED\n{error}", flush=True)

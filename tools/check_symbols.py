@@ -15,9 +15,10 @@ NEVER = {"printf", "puts", "putchar", "fprintf", "perror", "getenv", "secure_get
          "system", "popen", "strtok", "setlocale"}
 SYSTEM = {"malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign", "strdup", "strndup", "asprintf",
           "vasprintf", "open", "openat", "close", "read", "pread", "preadv", "preadv2", "write", "pwrite", "stat",
-          "fstat", "lstat", "statx", "fstatfs", "faccessat", "mmap", "munmap", "madvise", "mincore", "posix_fadvise", "fopen", "opendir", "readdir",
-          "closedir", "realpath", "readlink", "syscall", "clock_gettime", "time", "gettimeofday", "nanosleep",
-          "pthread_create", "io_uring_queue_init", "io_uring_queue_exit", "io_uring_submit"}
+          "fstat", "lstat", "statx", "fstatfs", "faccessat", "mmap", "munmap", "madvise", "mincore", "posix_fadvise",
+          "fopen", "opendir", "readdir", "closedir", "realpath", "readlink", "syscall", "clock_gettime", "time",
+          "gettimeofday", "nanosleep", "pthread_create", "io_uring_queue_init", "io_uring_queue_exit",
+          "io_uring_submit"}
 SYSTEM_OBJECT = "sys.c.o"
 PURE_FOLDERS = ("src/format", "src/plan")
 

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Memcheck over a few C tests and the command: reads of what nobody wrote, which the sanitizers do not see, and leaks.
-# Without io_uring, because memcheck does not see what the kernel writes there. Stacks that the C library keeps for the
-# next thread look possibly lost, so that only definite and indirect losses count.
+# The fake driver (tests/fake_cuda) takes part. Without io_uring, because memcheck does not see what the kernel writes
+# there. Stacks that the C library keeps for the next thread look possibly lost, so that only definite and indirect losses
+# count.
 #   check_valgrind.sh BUILD
 set -eu
-build=$1
+build=$(realpath "$1")
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
 
@@ -20,7 +21,7 @@ model="$files/model.safetensors"
 cat >"$files/run" <<'EOF'
 log=$(mktemp)
 began=$(date +%s)
-timeout 240 "$1/no_io_uring" EPERM valgrind -q --leak-check=full --show-leak-kinds=definite,indirect \
+LD_LIBRARY_PATH=$1/fake_cuda timeout 240 "$1/no_io_uring" EPERM valgrind -q --leak-check=full --show-leak-kinds=definite,indirect \
     --errors-for-leak-kinds=definite,indirect --error-exitcode=99 "$1"/$2 >"$log" 2>&1 && status=0 || status=$?
 echo "$2: $status ($(($(date +%s) - began)) s)"
 [ $status -eq 0 ] || cat "$log"
@@ -29,6 +30,7 @@ exit $status
 EOF
 
 printf '%s\n' "test_dlpack" "test_io" "test_files" "test_slice" "test_index" "test_simulator 1 40" \
-    "headrace ls $model" "headrace check --json $model" "headrace hash $model" "headrace diff $model $model" \
-    "headrace load --slice a=[::3,2:9] --json $model" "headrace plan $model" "headrace doctor" |
+    "headrace ls $model" "headrace check --json $model" "headrace hash --device cpu $model" \
+    "headrace hash --device cuda $model" "headrace diff --device cpu $model $model" \
+    "headrace load --device cpu --slice a=[::3,2:9] --json $model" "headrace plan $model" "headrace doctor" |
     tr '\n' '\0' | xargs -0 -P "$(nproc)" -I '{}' sh "$files/run" "$build" '{}'

@@ -91,7 +91,8 @@ def main() -> int:
             if program.name.startswith(("test_device", "test_gpu"))]
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer:
-        checker = [sanitizer, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(SANITIZER_FAILED)]
+        checker = [sanitizer, "--tool", "memcheck", "--report-api-errors", "no",
+                   "--error-exitcode", str(SANITIZER_FAILED)]
         rows += [run_program(program, checker, f"{program.name}, compute-sanitizer")
                  for program in sorted(options.bin.glob("test_device*"))]
     python_tests = sorted(Path("tests/python").glob("test_gpu*.py"))

@@ -219,6 +219,11 @@ static int real_thread_start(pthread_t *ret_thread, void *(*main)(void *), void 
     return -error;
 }
 
+static int64_t real_date(void)
+{
+    return time(NULL);
+}
+
 static uint64_t real_clock_ns(void)
 {
     struct timespec now;
@@ -319,6 +324,7 @@ const struct hr_sys hr_sys_real = {
     .dir_close = real_dir_close,
     .thread_start = real_thread_start,
     .clock_ns = real_clock_ns,
+    .date = real_date,
     .core_count = real_core_count,
     .descriptor_limits = real_descriptor_limits,
     .affinity_get = real_affinity_get,

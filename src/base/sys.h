@@ -61,6 +61,7 @@ struct hr_sys {
     /* threads and time */
     int (*thread_start)(pthread_t *ret_thread, void *(*main)(void *), void *argument);
     uint64_t (*clock_ns)(void);
+    int64_t (*date)(void);           /* seconds since 1970 */
     uint64_t (*thread_cpu_ns)(void); /* processor time that this thread has taken */
     /* what this process may use: cores by its affinity, at least 1; descriptors */
     unsigned (*core_count)(void);

@@ -202,10 +202,24 @@ int hr_device_is_host(const struct hr_device *device)
 
 /* ------------------------------------------------------------------------------------------ memory */
 
+/* Where memory is short, some may be with the reaper. */
+static int alloc_after_reaping(struct hr_device *device, uint64_t bytes, void **ret_memory, struct hr_error *err)
+{
+    struct hr_error first;
+    int code = hr_cuda_alloc(device, bytes, ret_memory, &first);
+    if (code == HR_EOUT_OF_MEMORY) {
+        hr_reaper_drain(device);
+        return hr_cuda_alloc(device, bytes, ret_memory, err);
+    }
+    if (code && err)
+        *err = first;
+    return code;
+}
+
 int hr_device_alloc(struct hr_device *device, uint64_t bytes, void **ret_memory, struct hr_error *err)
 {
     if (device->driver)
-        return hr_cuda_alloc(device, bytes, ret_memory, err);
+        return alloc_after_reaping(device, bytes, ret_memory, err);
     return hr_host_alloc(bytes, ret_memory) ? hr_fail_memory(err, bytes, "tensors") : 0;
 }
 

@@ -31,7 +31,10 @@ int hr_device_is_host(const struct hr_device *device);
 
 /* ------------------------------------------------------------------------------------------ memory */
 
-/* Memory on 256 bytes or better. The caller remembers `bytes`. An error says how much was needed and how much is free. */
+/*
+ * Memory on 256 bytes or better. The caller remembers `bytes`. Where it is short, blocks until the reaper has freed what
+ * it was given so far; an error says how much was needed and how much is free.
+ */
 int hr_device_alloc(struct hr_device *device, uint64_t bytes, void **ret_memory, struct hr_error *err);
 /* Blocks until the device's work that may still use it is done. NULL is allowed. */
 void hr_device_free(struct hr_device *device, void *memory, uint64_t bytes);

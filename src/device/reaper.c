@@ -39,13 +39,8 @@ void hr_reaper_release(struct hr_reaper *reaper)
 /* Sleeps; nobody has to wake it. */
 static void pause_for(struct hr_reaper *reaper, long duration_ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += duration_ns;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
+    uint64_t end_ns = hr_sys->clock_ns() + (uint64_t)duration_ns;
+    struct timespec until = {(time_t)(end_ns / 1000000000u), (long)(end_ns % 1000000000u)};
     pthread_mutex_lock(&reaper->lock);
     while (pthread_cond_timedwait(&reaper->changed, &reaper->lock, &until) == 0)
         ;

@@ -124,5 +124,11 @@ int hr_load_read(struct hr_load *load, size_t item_index, uint64_t offset, uint6
         code = hr_device_read(load->loader->devices[view.device_index].device, ret_bytes,
                               (const char *)view.data + offset, bytes, err);
     hr_block_unref(block);
+    if (code < 0) {
+        const struct hr_plan_item *planned = &load->plan.items[item_index];
+        const struct hr_tensor *tensor = &load->checkpoint->tensors[planned->tensor_index];
+        hr_error_in_tensor(err, tensor->name, tensor->name_size);
+        hr_error_in_file(err, load->checkpoint->files[tensor->file_index].path);
+    }
     return code;
 }

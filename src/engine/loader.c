@@ -297,6 +297,8 @@ int hr_loader_device(const struct hr_loader *loader, size_t device_index, struct
 {
     if (!loader || !ret_info || device_index >= loader->device_count || ret_info->size < sizeof ret_info->size)
         return HR_EINVALID_ARGUMENT;
+    if (loader->fork_generation != hr_fork_generation())
+        return HR_EFORKED;
     size_t size = ret_info->size;
     const struct hr_device_info *info = hr_device_info(loader->devices[device_index].device);
     memcpy(ret_info, info, size < sizeof *info ? size : sizeof *info);

@@ -81,19 +81,45 @@ void hr_staging_forget(struct hr_staging *staging)
 
 /* ----------------------------------------------------------------------------------------- growing */
 
-static int piece_make(struct hr_staging *staging, size_t slot_count, struct staging_piece **ret_piece, char *detail,
-                      size_t capacity, struct hr_error *err)
+static uint64_t piece_bytes(const struct hr_staging *staging, size_t slot_count)
+{
+    return slot_count * (staging->slot_bytes + TABLE_BYTES);
+}
+
+/* Where a block is not of the best kind, one of a single slot may be: takes that instead, and its `detail`. */
+static void prefer_smaller(struct hr_staging *staging, struct hr_staging_block *block, size_t *slot_count, char *detail)
+{
+    struct hr_staging_block smaller;
+    char said[sizeof staging->detail];
+    if (hr_staging_block_make(staging->device, piece_bytes(staging, 1), staging->node, &smaller, said, sizeof said,
+                              NULL) < 0)
+        return;
+    if (smaller.kind == HR_STAGING_REGISTERED) {
+        struct hr_staging_block larger = *block;
+        *block = smaller;
+        smaller = larger;
+        *slot_count = 1;
+        memcpy(detail, said, sizeof said);
+    }
+    hr_staging_block_free(staging->device, &smaller);
+}
+
+/* `retry`: a smaller piece is better than one of a lesser kind. `detail` is as large as the ring's. */
+static int piece_make(struct hr_staging *staging, size_t slot_count, int retry, struct staging_piece **ret_piece,
+                      char *detail, struct hr_error *err)
 {
     size_t bytes = sizeof(struct staging_piece) + slot_count * sizeof(struct hr_staging_slot);
     struct staging_piece *piece = hr_alloc(bytes);
     if (!piece)
         return hr_fail_memory(err, bytes, "a piece of the staging ring");
-    int code = hr_staging_block_make(staging->device, slot_count * (staging->slot_bytes + TABLE_BYTES), staging->node,
-                                     &piece->block, detail, capacity, err);
+    int code = hr_staging_block_make(staging->device, piece_bytes(staging, slot_count), staging->node, &piece->block,
+                                     detail, sizeof staging->detail, err);
     if (code < 0) {
         hr_free(piece);
         return code;
     }
+    if (retry && slot_count > 1 && piece->block.kind != HR_STAGING_REGISTERED)
+        prefer_smaller(staging, &piece->block, &slot_count, detail);
     piece->slot_count = slot_count;
     for (size_t i = 0; i < slot_count; i++) {
         struct hr_staging_slot *slot = &piece->slots[i];
@@ -149,11 +175,13 @@ static int grow(struct hr_staging *staging, size_t slot_count, uint64_t *ret_gro
 {
     struct staging_piece *piece = NULL;
     char detail[sizeof staging->detail] = "";
+    int retry = staging->kind == HR_STAGING_REGISTERED; /* else it has been tried */
     pthread_mutex_unlock(&staging->lock);
-    int code = piece_make(staging, slot_count, &piece, detail, sizeof detail, err);
+    int code = piece_make(staging, slot_count, retry, &piece, detail, err);
     pthread_mutex_lock(&staging->lock);
     if (code == 0) {
         piece_add(staging, piece, detail);
+        staging->slot_count -= slot_count - piece->slot_count;
         *ret_grown = piece->block.bytes;
     } else {
         staging->slot_count -= slot_count;
@@ -270,7 +298,7 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
 
 uint64_t hr_staging_bytes_max(const struct hr_staging *staging)
 {
-    return staging->slot_max * (staging->slot_bytes + TABLE_BYTES);
+    return piece_bytes(staging, staging->slot_max);
 }
 
 uint64_t hr_staging_describe(struct hr_staging *staging, char *text, size_t capacity)

@@ -3,7 +3,6 @@
  * memory is gone before staging is made, so that the two never add up.
  */
 #include <string.h>
-#include <time.h>
 
 #include "base/error.h"
 #include "base/option_struct.h"
@@ -41,7 +40,7 @@ static void run_init(struct hr_probe_run *run, const struct hr_probe_options *op
     if (options->thread_count)
         run->thread_count = options->thread_count;
     run->share_ns = (options->budget_ns ? options->budget_ns : BUDGET_DEFAULT_NS) / HR_PROBE_SHARE_COUNT;
-    run->limits.time = time(NULL);
+    run->limits.time = hr_sys->date();
     run->limits.core_count = cores;
 }
 

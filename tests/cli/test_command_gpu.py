@@ -48,6 +48,16 @@ def test_the_default_is_the_first_gpu_else_the_cpu(model, verb):
     assert run_json(verb, "--json", "--device", "cpu", model, env=gpu())["device"] == "cpu"
 
 
+@pytest.mark.parametrize("verb", ["load", "hash", "plan"])
+def test_the_mmap_route_means_the_cpu(model, verb):
+    expected = run_json(verb, "--json", "--device", "cpu", "--route", "mmap", model, env=gpu())
+    for options, variables in [(["--route", "mmap"], {}), ([], {"HEADRACE_ROUTE": "mmap"})]:
+        found = run_json(verb, "--json", *options, model, env=gpu(**variables))
+        assert found.get("device") == expected.get("device") and found.get("route") == expected.get("route")
+    error = run_json(verb, "--json", "--device", "cuda", "--route", "mmap", model, env=gpu(), code=3)["error"]
+    assert error["kind"] == "Unsupported"
+
+
 def test_the_report_of_a_load(model):
     result = run("load", "--threads", "2", model, env=gpu())
     assert (result.returncode, result.stderr) == (0, "")

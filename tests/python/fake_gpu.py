@@ -45,7 +45,7 @@ def on_fake_gpu(settings: str = "", **variables: str):
 class Live(ctypes.Structure):
     _fields_ = [(name, ctypes.c_long) for name in (
         "allocation_count", "allocation_bytes", "registered_bytes", "pinned_count", "stream_count", "event_count",
-        "module_count", "retain_count", "context_depth")]
+        "module_count", "retain_count", "context_depth", "abandoned_count")]
 
 
 @functools.cache

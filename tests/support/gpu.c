@@ -53,12 +53,16 @@ static struct hr_device *device_open(void)
     return device;
 }
 
+void *gpu_try_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    return hr_device_alloc(device_open(), bytes, &memory, NULL) ? NULL : memory;
+}
+
 void *gpu_alloc(size_t bytes, int value)
 {
-    struct hr_device *device = device_open();
-    struct hr_error err = {0};
-    void *memory = NULL;
-    assert_ok(hr_device_alloc(device, bytes, &memory, &err), err);
+    void *memory = gpu_try_alloc(bytes);
+    assert_non_null(memory);
     char *filled = malloc(bytes);
     memset(filled, value, bytes);
     gpu_write(memory, filled, bytes);
@@ -70,6 +74,11 @@ void gpu_free(void *memory, size_t bytes)
 {
     struct hr_device *device = device_open();
     hr_device_free(device, memory, bytes);
+}
+
+void gpu_reap(void)
+{
+    hr_device_reap(device_open());
 }
 
 void gpu_write(void *memory, const void *bytes, size_t size)

@@ -11,9 +11,13 @@
 const char *gpu_name(void);
 /* Whether the route gds can be used on it; says so once where it cannot. */
 int gds_usable(void);
-/* Device memory on 256 bytes, every byte `value`. */
+/* Device memory on 256 bytes; NULL when there is none. */
+void *gpu_try_alloc(size_t bytes);
+/* The same, every byte `value`. */
 void *gpu_alloc(size_t bytes, int value);
 void gpu_free(void *memory, size_t bytes);
+/* What was freed without blocking is free, and no thread of that runs any more. */
+void gpu_reap(void);
 void gpu_write(void *memory, const void *bytes, size_t size);
 void gpu_read(void *ret_bytes, const void *memory, size_t size);
 

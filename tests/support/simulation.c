@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "support/faults.h"
+#include "support/gpu.h"
 
 #define KIB UINT64_C(1024)
 #define GUARD_BYTE 0xa5
@@ -83,6 +84,47 @@ void sim_model_make(struct test_model *model, uint64_t seed)
     model_open(model);
 }
 
+/* ------------------------------------------------------------------------------------------ devices */
+
+/* Host memory, a GPU, or both in either order. */
+static void draw_devices(struct sim *sim)
+{
+    uint64_t kind = pick(&sim->random, 10);
+    if (kind < 6 || !gpu_name())
+        return;
+    sim->device_count = kind < 8 ? 1 : 2;
+    sim->devices[0] = kind == 9 ? "cpu" : gpu_name();
+    sim->devices[1] = kind == 9 ? gpu_name() : "cpu";
+}
+
+int sim_on_gpu(const struct sim *sim, uint32_t device_index)
+{
+    return device_index < sim->device_count && strcmp(sim->devices[device_index], "cpu") != 0;
+}
+
+/* The counting allocator's hook, with device memory for GPUs. */
+static void *hook_alloc(void *context, const struct hr_allocation *allocation)
+{
+    struct sim *sim = context;
+    if (!sim_on_gpu(sim, allocation->device_index))
+        return counting_hook(&sim->counting).alloc(&sim->counting, allocation);
+    long number = atomic_fetch_add(&sim->counting.alloc_count, 1) + 1;
+    void *memory = sim->counting.fail_at && number >= sim->counting.fail_at ? NULL : gpu_try_alloc(allocation->bytes);
+    atomic_fetch_add(&sim->counting.live_count, memory != NULL);
+    return memory;
+}
+
+static void hook_free(void *context, void *memory, const struct hr_allocation *allocation)
+{
+    struct sim *sim = context;
+    if (!sim_on_gpu(sim, allocation->device_index)) {
+        counting_hook(&sim->counting).free(&sim->counting, memory, allocation);
+        return;
+    }
+    gpu_free(memory, allocation->bytes);
+    atomic_fetch_sub(&sim->counting.live_count, 1);
+}
+
 /* ------------------------------------------------------------------------------------------ request */
 
 static uint64_t range_extent(const struct hr_range *range)
@@ -100,6 +142,16 @@ static void draw_ranges(struct sim *sim, size_t i, const struct test_tensor *ten
         part->ranges[d] = (struct hr_range){start, stop, chance(&sim->random, 70) ? 1 : 1 + pick(&sim->random, 4)};
     }
     sim->items[i].ranges = part->ranges;
+}
+
+static uint8_t *guarded_alloc(size_t bytes, int on_gpu)
+{
+    if (on_gpu)
+        return gpu_alloc(bytes + 2 * SIM_GUARD_BYTES, GUARD_BYTE);
+    uint8_t *memory =
+        aligned_alloc(SIM_GUARD_BYTES, (bytes + 3 * SIM_GUARD_BYTES - 1) / SIM_GUARD_BYTES * SIM_GUARD_BYTES);
+    memset(memory, GUARD_BYTE, bytes + 2 * SIM_GUARD_BYTES);
+    return memory;
 }
 
 /* Memory of the caller: compact, or with room between the first dimension's entries. */
@@ -121,9 +173,7 @@ static void draw_into(struct sim *sim, size_t i, const struct test_tensor *tenso
         sim->items[i].into_strides = part->strides;
     }
     part->buffer_bytes = bytes;
-    part->buffer =
-        aligned_alloc(SIM_GUARD_BYTES, (bytes + 3 * SIM_GUARD_BYTES - 1) / SIM_GUARD_BYTES * SIM_GUARD_BYTES);
-    memset(part->buffer, GUARD_BYTE, bytes + 2 * SIM_GUARD_BYTES);
+    part->buffer = guarded_alloc(bytes, sim_on_gpu(sim, sim->items[i].device_index));
     sim->items[i].into = part->buffer + SIM_GUARD_BYTES;
 }
 
@@ -131,6 +181,8 @@ static void draw_item(struct sim *sim, size_t i, size_t tensor_index, int plain)
 {
     const struct test_tensor *tensor = &sim->model->tensors[tensor_index];
     sim->items[i] = (struct hr_item){.size = sizeof sim->items[i], .tensor_index = tensor_index};
+    if (sim->device_count > 1)
+        sim->items[i].device_index = (uint32_t)pick(&sim->random, sim->device_count);
     if (plain)
         return;
     if (hr_dtype_bits(tensor->dtype) >= 8 && tensor->rank && test_tensor_bytes(tensor) <= 400 * KIB &&
@@ -170,7 +222,7 @@ static void draw_loader(struct sim *sim)
 {
     uint64_t *random = &sim->random;
     uint32_t route = (uint32_t)pick(random, chance(random, 20) ? HR_ROUTE_MMAP + 1 : HR_ROUTE_MMAP);
-    if (route == HR_ROUTE_URING && !uring_usable())
+    if ((route == HR_ROUTE_URING && !uring_usable()) || (route == HR_ROUTE_MMAP && sim->device_count))
         route = HR_ROUTE_PREAD;
     sim->loader_options = (struct hr_loader_options){
         .size = sizeof sim->loader_options,
@@ -179,9 +231,14 @@ static void draw_loader(struct sim *sim)
         .chunk_bytes = 64 * KIB + (chance(random, 50) ? 0 : pick(random, 400 * KIB)),
         .queue_depth = (uint32_t)(1 + pick(random, 16)),
         .arena_bytes = chance(random, 50) ? 0 : 1 + pick(random, 1024 * KIB),
+        .devices = sim->devices,
+        .device_count = sim->device_count,
+        .lane_count = (uint32_t)pick(random, 4),
     };
+    if (chance(random, 50))
+        sim->loader_options.staging_bytes = sim->loader_options.chunk_bytes + pick(random, 2048 * KIB);
     if (chance(random, 30))
-        sim->loader_options.allocator = counting_hook(&sim->counting);
+        sim->loader_options.allocator = (struct hr_allocator){sim, hook_alloc, hook_free};
     if (sim->loader_options.allocator.alloc && chance(random, 20)) {
         sim->counting.fail_at = (long)(1 + pick(random, 10));
         sim->causes |= SIM_NO_MEMORY;
@@ -296,6 +353,7 @@ void sim_init(struct sim *sim, uint64_t seed, const struct test_model *model)
 {
     *sim = (struct sim){.seed = seed, .random = seed * UINT64_C(0xd1b54a32d192ed03), .model = model};
     sim->order = (enum sim_order)pick(&sim->random, SIM_ORDER_COUNT);
+    draw_devices(sim);
     draw_items(sim);
     draw_loader(sim);
     draw_load(sim);
@@ -305,8 +363,13 @@ void sim_init(struct sim *sim, uint64_t seed, const struct test_model *model)
 
 void sim_release(struct sim *sim)
 {
-    for (size_t i = 0; i < sim->item_count; i++)
-        free(sim->parts[i].buffer);
+    for (size_t i = 0; i < sim->item_count; i++) {
+        struct sim_item *part = &sim->parts[i];
+        if (part->buffer && sim_on_gpu(sim, sim->items[i].device_index))
+            gpu_free(part->buffer, part->buffer_bytes + 2 * SIM_GUARD_BYTES);
+        else
+            free(part->buffer);
+    }
 }
 
 /* ---------------------------------------------------------------------------------- what happens */
@@ -337,14 +400,25 @@ void sim_mutate(void *context)
         print_error("change %d of %s failed\n", (int)mutation->change, mutation->path);
 }
 
+static void check_guard(const struct sim *sim, size_t item_index, const uint8_t *guard)
+{
+    uint8_t copy[SIM_GUARD_BYTES];
+    if (sim_on_gpu(sim, sim->items[item_index].device_index)) {
+        gpu_read(copy, guard, sizeof copy);
+        guard = copy;
+    }
+    for (size_t k = 0; k < SIM_GUARD_BYTES; k++)
+        assert_int_equal(guard[k], GUARD_BYTE);
+}
+
 void sim_check_guards(const struct sim *sim)
 {
     for (size_t i = 0; i < sim->item_count; i++) {
         const struct sim_item *part = &sim->parts[i];
-        for (size_t k = 0; part->buffer && k < SIM_GUARD_BYTES; k++) {
-            assert_int_equal(part->buffer[k], GUARD_BYTE);
-            assert_int_equal(part->buffer[SIM_GUARD_BYTES + part->buffer_bytes + k], GUARD_BYTE);
-        }
+        if (!part->buffer)
+            continue;
+        check_guard(sim, i, part->buffer);
+        check_guard(sim, i, part->buffer + SIM_GUARD_BYTES + part->buffer_bytes);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * simulation.h: a random load: a checkpoint, a request over it, options, a disk that misbehaves, and what goes wrong
- * otherwise. Everything follows from one seed; which read meets which fault also depends on how the threads run.
+ * simulation.h: a random load: a checkpoint, a request over it, host memory or a GPU or both, options, a disk that
+ * misbehaves, and what goes wrong otherwise. Everything follows from one seed; which read meets which fault also depends on how the threads run.
  * Knows what may come of a scenario; running it and judging what came is the test's.
  */
 #ifndef TESTS_SUPPORT_SIMULATION_H
@@ -45,7 +45,7 @@ enum sim_cause {
 struct sim_item {
     struct hr_range ranges[8];
     int64_t strides[8];
-    uint8_t *buffer;
+    uint8_t *buffer;     /* on the item's device */
     size_t buffer_bytes; /* without the guards */
 };
 
@@ -55,6 +55,8 @@ struct sim {
     struct hr_item items[SIM_ITEM_MAX];
     struct sim_item parts[SIM_ITEM_MAX];
     size_t item_count;
+    const char *devices[2];
+    size_t device_count; /* 0: host memory without its being named */
     struct hr_loader_options loader_options;
     struct hr_load_options load_options;
     struct counting_allocator counting;
@@ -76,8 +78,12 @@ struct sim {
 /* The checkpoint that belongs to a seed; its files are old, so that any change shows in their mtime. */
 void sim_model_make(struct test_model *model, uint64_t seed);
 
+/* A GPU must be open already (gpu.h): what opening it makes would count as the load's. */
 void sim_init(struct sim *sim, uint64_t seed, const struct test_model *model);
 void sim_release(struct sim *sim);
+
+/* Whether a device of the loader's is a GPU. */
+int sim_on_gpu(const struct sim *sim, uint32_t device_index);
 
 /* struct sim_mutation */
 void sim_mutate(void *mutation);
