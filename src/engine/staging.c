@@ -200,7 +200,7 @@ int hr_staging_new_on_device(struct hr_device *device, struct hr_gds *gds, struc
     int code = hr_staging_new(device, 0, slot_count * TABLE_BYTES, -1, &staging, err);
     if (code < 0)
         return code;
-    code = piece_make(staging, slot_count, &piece, detail, sizeof detail, err);
+    code = piece_make(staging, slot_count, 0, &piece, detail, err);
     if (code < 0) {
         hr_staging_free(staging);
         return code;
