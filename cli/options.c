@@ -113,7 +113,7 @@ static const char *kind_form(enum option_kind kind)
     case OPTION_SECONDS:
         return "seconds such as 0.5, greater than 0";
     default:
-        return "auto, pread, uring or mmap";
+        return "auto, pread, uring, mmap or gds";
     }
 }
 

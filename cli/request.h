@@ -43,7 +43,7 @@ struct request_options {
            "only this range of the tensors that NAME is or matches; may be given again")
 
 #define TUNING_OPTIONS(tuning)                                                                                    \
-    OPTION("route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring or mmap"),      \
+    OPTION("route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring, mmap or gds"), \
         OPTION("threads", "N", OPTION_COUNT, &(tuning).thread_count, "HEADRACE_THREADS",                          \
                "reader threads; 0: by the number of cores"),                                                      \
         OPTION("window", "SIZE", OPTION_SIZE, &(tuning).window_bytes, "HEADRACE_WINDOW_BYTES",                    \

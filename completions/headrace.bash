@@ -22,7 +22,7 @@ _headrace() {
     if ((COMP_CWORD == 1)); then
         words=$("$command" --help 2>/dev/null | sed -n 's/^  \([a-z-]*\)  .*/\1/p')
     elif [[ $before == --route ]]; then
-        words='auto pread uring mmap'
+        words='auto pread uring mmap gds'
     elif [[ $before == --device ]]; then
         words='auto cpu cuda'
     elif [[ $before == --* ]] && _headrace_wants_value "$command" "$verb" "$before"; then

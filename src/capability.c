@@ -14,6 +14,7 @@
 
 #include "base/limits.h"
 #include "base/sys.h"
+#include "device/gds.h"
 #include "io/io.h"
 #include "io/residency.h"
 #include "topo/placement.h"
@@ -172,6 +173,15 @@ static void probe_cuda(struct hr_capability *entry)
         DETAIL(entry, "%.200s", error.message);
 }
 
+/* Without loading cuFile, which is heavy. */
+static void probe_gds(struct hr_capability *entry)
+{
+    char detail[120];
+    entry->usable = hr_gds_platform(detail, sizeof detail);
+    DETAIL(entry, "%.120s: route gds, if libcufile.so.0 is there, %s", detail,
+           entry->usable ? "reads by direct transfers where the filesystem has them" : "is in compatibility mode only");
+}
+
 /* Adds to the detail; what does not fit is cut. */
 __attribute__((format(printf, 2, 3))) static void add(struct hr_capability *entry, const char *format, ...)
 {
@@ -244,9 +254,16 @@ static const struct {
     const char *name;
     void (*probe)(struct hr_capability *entry);
 } capabilities[] = {
-    {"pread", probe_pread},         {"io_uring", probe_uring},        {"mmap", probe_mmap},
-    {"cachestat", probe_cachestat}, {"huge_pages", probe_huge_pages}, {"open_files", probe_open_files},
-    {"cores", probe_cores},         {"memory", probe_memory},         {"cuda", probe_cuda},
+    {"pread", probe_pread},
+    {"io_uring", probe_uring},
+    {"mmap", probe_mmap},
+    {"cachestat", probe_cachestat},
+    {"huge_pages", probe_huge_pages},
+    {"open_files", probe_open_files},
+    {"cores", probe_cores},
+    {"memory", probe_memory},
+    {"cuda", probe_cuda},
+    {"gds", probe_gds},
     {"numa", probe_numa},
 };
 

@@ -52,7 +52,7 @@ def check_verb(command: Path, verb: str) -> list[str]:
 
 
 def check_values(command: Path) -> list[str]:
-    routes = {"auto", "pread", "uring", "mmap"}
+    routes = {"auto", "pread", "uring", "mmap", "gds"}
     problems = problems_of("bash: load --route", bash_offers(command, "load", "--route", ""), routes)
     problems += problems_of("bash: load --threads", bash_offers(command, "load", "--threads", ""), set())
     problems += problems_of("bash: load --route=", bash_offers(command, "load", "--route", "=", "p"), {"pread"})
@@ -60,7 +60,7 @@ def check_values(command: Path) -> list[str]:
     problems += problems_of("bash: hash --device", bash_offers(command, "hash", "--device", ""), devices)
     if ":DEVICE:(auto cpu cuda)" not in zsh_offers(command, "hash", "--"):
         problems.append("zsh: hash --device: lacks its values")
-    if ":ROUTE:(auto pread uring mmap)" not in zsh_offers(command, "load", "--"):
+    if ":ROUTE:(auto pread uring mmap gds)" not in zsh_offers(command, "load", "--"):
         problems.append("zsh: load --route: lacks its values")
     if "README.md" not in bash_offers(command, "ls", "READ"):
         problems.append("bash: ls: does not complete paths")

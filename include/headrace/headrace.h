@@ -305,10 +305,15 @@ enum hr_route {
     HR_ROUTE_PREAD = 1, /* reader threads that call preadv */
     HR_ROUTE_URING = 2, /* io_uring */
     HR_ROUTE_MMAP = 3,  /* host only: private writable mappings, read when touched; a file that shrinks means SIGBUS */
+    HR_ROUTE_GDS =
+        4, /* GPUs only: GPUDirect Storage, by libcufile.so.0; taken by itself only where transfers are direct */
     HR_ROUTE_COUNT
 };
 
-/* "auto", "pread", "uring", "mmap"; NULL when out of range. And back: the route, or -1. Thread-safe, static storage. */
+/*
+ * "auto", "pread", "uring", "mmap", "gds"; NULL when out of range. And back: the route, or -1. Thread-safe, static
+ * storage.
+ */
 HR_API const char *hr_route_name(uint32_t route);
 HR_API int hr_route_find(const char *name);
 
@@ -336,7 +341,10 @@ struct hr_allocator {
     void (*free)(void *context, void *memory, const struct hr_allocation *allocation);
 };
 
-/* Values out of range are refused with HR_EINVALID_ARGUMENT, an io_uring that is not usable with HR_EUNSUPPORTED. */
+/*
+ * Values out of range are refused with HR_EINVALID_ARGUMENT, an io_uring or a cuFile that is not usable with
+ * HR_EUNSUPPORTED.
+ */
 struct hr_loader_options {
     size_t size;                /* of this struct */
     const char *const *devices; /* names as of hr_device_find(); NULL with a count of 0: { "cpu" }. At most 64 */

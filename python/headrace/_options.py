@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _core, _devices, errors
 
-ROUTES = ("auto", "pread", "uring", "mmap")
+ROUTES = ("auto", "pread", "uring", "mmap", "gds")
 
 
 class Loader:
@@ -22,7 +22,8 @@ class Loader:
     Args:
         device: where loads go that name no device, as for start(); None: "cpu".
         threads: reader threads of each load; None: the cores this process may use, at most 16.
-        route: "auto", "pread", "uring" (io_uring) or "mmap" (private mappings, read when touched).
+        route: "auto", "pread", "uring" (io_uring), "mmap" (private mappings, read when touched) or "gds"
+            (GPUDirect Storage, to GPUs).
         chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB, with a GPU 2 MiB.
         queue_depth: io_uring: reads in flight per thread, at most 256; None: 8.
         arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB.

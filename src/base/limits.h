@@ -148,4 +148,14 @@
 /* Slower by this factor, each further measurement at the same level may take seconds. */
 #define HR_FLOW_BROKEN_DOWN 2.5
 
+/*
+ * GPUDirect Storage: device memory of a GPU's ring, little enough for the smallest apertures (BAR1 of 256 MiB); its slots,
+ * of which larger chunks use one several times; the pages that cuFile registers whole; and files that stay registered
+ * though nobody reads them now.
+ */
+#define HR_GDS_BYTES_MAX (64u << 20)
+#define HR_GDS_SLOT_BYTES_MAX (8u << 20)
+#define HR_GDS_PAGE_BYTES (64u << 10)
+#define HR_GDS_FILES_MAX 32u
+
 #endif

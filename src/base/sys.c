@@ -63,6 +63,12 @@ static int real_close(int fd)
     return close(fd) ? -errno : 0;
 }
 
+static int real_duplicate(int fd, int lowest, int close_on_exec)
+{
+    int copy = fcntl(fd, close_on_exec ? F_DUPFD_CLOEXEC : F_DUPFD, lowest);
+    return copy < 0 ? -errno : copy;
+}
+
 static int real_fstat(int fd, struct stat *ret_stat)
 {
     return fstat(fd, ret_stat) ? -errno : 0;
@@ -302,6 +308,7 @@ const struct hr_sys hr_sys_real = {
     .advise = real_advise,
     .open = real_open,
     .close = real_close,
+    .duplicate = real_duplicate,
     .fstat = real_fstat,
     .stat = real_stat,
     .link_read = real_link_read,

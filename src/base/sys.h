@@ -39,6 +39,7 @@ struct hr_sys {
     /* files */
     int (*open)(const char *path, int flags);
     int (*close)(int fd);
+    int (*duplicate)(int fd, int lowest, int close_on_exec); /* as the lowest free descriptor from `lowest` on */
     int (*fstat)(int fd, struct stat *ret_stat);
     int (*stat)(const char *path, struct stat *ret_stat);
     ssize_t (*link_read)(const char *path, char *ret_target, size_t capacity); /* bytes; not NUL-terminated */

@@ -112,7 +112,10 @@ struct hr_lane {
     struct hr_lane_buffer sources, table;
 };
 
-/* The next two are called in the device's context. */
+/* Rows that follow each other in both memories become one range. */
+void hr_move_flatten(struct hr_move *move);
+
+/* The next three are called in the device's context. */
 void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer);
 /*
  * Launches the placing kernel for moves at the front of the caller's table, and uses them up. *ret_done is 0 when no
@@ -120,5 +123,8 @@ void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer)
  */
 int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                    struct hr_place_counts *counts, int *ret_done, struct hr_error *err);
+/* The same for sources in the memory of the lane's device. */
+int hr_lane_launch_resident(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
+                            size_t move_count, struct hr_place_counts *counts, int *ret_done, struct hr_error *err);
 
 #endif

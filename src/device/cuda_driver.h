@@ -124,6 +124,7 @@ struct hr_cu_memcpy_attributes {
     X(cuMemHostGetDevicePointer, 3020, (hr_cu_address *ret_address, void *memory, unsigned flags))                   \
     X(cuMemcpyHtoDAsync, 3020, (hr_cu_address target, const void *source, size_t bytes, hr_cu_stream stream))        \
     X(cuMemcpyDtoHAsync, 3020, (void *target, hr_cu_address source, size_t bytes, hr_cu_stream stream))              \
+    X(cuMemcpyDtoDAsync, 3020, (hr_cu_address target, hr_cu_address source, size_t bytes, hr_cu_stream stream))      \
     X(cuStreamCreate, 2000, (hr_cu_stream *ret_stream, unsigned flags))                                              \
     X(cuStreamDestroy, 4000, (hr_cu_stream stream))                                                                  \
     X(cuStreamSynchronize, 2000, (hr_cu_stream stream))                                                              \

@@ -238,3 +238,35 @@ int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, s
     pthread_mutex_unlock(&lane->lock);
     return code;
 }
+
+/* Under the lane's lock, where kernels do not read the table in host memory. */
+static int launch_table(struct hr_lane *lane, const struct hr_move *moves, size_t move_count, uint64_t bytes,
+                        struct hr_error *err)
+{
+    hr_cu_result result =
+        lane->device->driver->cuMemcpyHtoDAsync(lane->table.memory, moves, move_count * sizeof *moves, lane->stream);
+    int code = hr_cuda_check(lane->device, result, "copying to the device", err);
+    return code ? code : launch(lane, lane->table.memory, bytes, move_count, err);
+}
+
+int hr_lane_launch_resident(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
+                            size_t move_count, struct hr_place_counts *counts, int *ret_done, struct hr_error *err)
+{
+    int code = 0;
+    *ret_done = 0;
+    if (move_count > UINT32_MAX || !kernel_get(lane->device))
+        return 0;
+    uint64_t bytes = shift_sources(moves, move_count, 0);
+    if (lane->device->reads_host && block->kind != HR_STAGING_PAGEABLE) {
+        *ret_done = 1;
+        code = launch(lane, (uintptr_t)moves + (unsigned long long)block->device_shift, bytes, move_count, err);
+    } else {
+        pthread_mutex_lock(&lane->lock);
+        *ret_done = buffer_grow(lane, &lane->table, move_count * sizeof *moves);
+        code = *ret_done ? launch_table(lane, moves, move_count, bytes, err) : 0;
+        pthread_mutex_unlock(&lane->lock);
+    }
+    if (!code)
+        counts->kernel_count += (uint64_t)*ret_done;
+    return code;
+}

@@ -7,8 +7,7 @@
 
 #define STREAM_ORDER HR_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
-/* A row after the other in both memories is one range. */
-static void flatten(struct hr_move *move)
+void hr_move_flatten(struct hr_move *move)
 {
     long long bytes = (long long)move->bytes;
     if (move->rows == 1 || (move->source_pitch == bytes && move->target_pitch == bytes)) {
@@ -163,7 +162,7 @@ static int place(struct hr_lane *lane, const struct hr_staging_block *block, str
 {
     int is_done = 0, code = 0;
     for (size_t i = 0; i < move_count; i++)
-        flatten(&moves[i]);
+        hr_move_flatten(&moves[i]);
     if (move_count > 1 && !lane->device->reads_host)
         code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
     return code || is_done ? code : place_sorted(lane, block, moves, move_count, counts, err);

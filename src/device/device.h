@@ -102,6 +102,13 @@ struct hr_place_counts {
 int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                   struct hr_place_counts *counts, struct hr_error *err);
 
+/*
+ * The same for moves whose sources are memory of the lane's device (device/gds.h), and the table alone lies in `block`:
+ * nothing crosses the link, and bytes_sent is not counted.
+ */
+int hr_lane_spread(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
+                   struct hr_place_counts *counts, struct hr_error *err);
+
 int hr_fence_new(struct hr_device *device, struct hr_fence **ret_fence, struct hr_error *err);
 void hr_fence_free(struct hr_fence *fence); /* NULL is allowed */
 /* The fence stands for all that the lane holds now. */

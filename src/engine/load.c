@@ -12,6 +12,8 @@
 #include "base/sys.h"
 #include "engine/flow.h"
 #include "engine/heat.h"
+#include "engine/gds_files.h"
+#include "engine/gds_loader.h"
 #include "engine/reader.h"
 
 /* ----------------------------------------------------------------------------------------- queues */
@@ -211,6 +213,10 @@ void hr_load_free(struct hr_load *load)
         pthread_mutex_destroy(&load->lock);
     }
     hr_reader_free(load->spare_reader);
+    if (load->fork_generation == hr_fork_generation())
+        hr_gds_files_free(load->gds_files);
+    else
+        hr_gds_files_forget(load->gds_files);
     hr_files_free(load->files);
     free_tables(load);
     if (load->fork_generation == hr_fork_generation())
@@ -239,7 +245,7 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
         return "consumer (the window is full)";
     if (stats->place_ns > stats->read_ns)
         return "memory (placing short runs)";
-    return load->route == HR_ROUTE_URING ? "storage" : "storage or page cache";
+    return load->route == HR_ROUTE_URING || load->route == HR_ROUTE_GDS ? "storage" : "storage or page cache";
 }
 
 void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity)
@@ -283,6 +289,8 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     stats.kernel_count = load->kernel_count;
     if (load->loader->staging)
         stats.staging_bytes = hr_staging_describe(load->loader->staging, stats.staging, sizeof stats.staging);
+    if (load->route == HR_ROUTE_GDS)
+        hr_loader_describe_gds(load->loader, stats.staging, sizeof stats.staging);
     if (load->loader->staging)
         hr_load_describe_placement(load, stats.placement, sizeof stats.placement);
     stats.thread_count = load->thread_count;

@@ -61,7 +61,8 @@ struct hr_load {
     void **streams; /* by device, or NULL: a copy of the option's */
     struct hr_plan plan;
     struct hr_files *files;
-    size_t file_count; /* that have chunks */
+    size_t file_count;              /* that have chunks */
+    struct hr_gds_files *gds_files; /* HR_ROUTE_GDS; else NULL */
     const struct hr_io_backend *backend;
     const struct hr_io_backend *cold_backend; /* with `heat`: for what storage must deliver */
     uint32_t cold_depth;                      /* reads of that in flight for each reader */

@@ -10,10 +10,11 @@
 #include "base/limits.h"
 #include "base/option_struct.h"
 #include "base/sys.h"
+#include "engine/gds_loader.h"
 #include "engine/slot.h"
 #include "io/io.h"
 
-static const char *const route_names[HR_ROUTE_COUNT] = {"auto", "pread", "uring", "mmap"};
+static const char *const route_names[HR_ROUTE_COUNT] = {"auto", "pread", "uring", "mmap", "gds"};
 
 const char *hr_route_name(uint32_t route)
 {
@@ -193,6 +194,7 @@ static int settle_devices(struct hr_loader *loader, const struct hr_loader_optio
 
 static void close_devices(struct hr_loader *loader)
 {
+    hr_loader_close_gds(loader, 0);
     hr_staging_free(loader->staging);
     hr_staging_free(loader->bounces);
     for (uint32_t i = 0; i < loader->device_count; i++) {
@@ -230,6 +232,8 @@ static int loader_init(struct hr_loader *loader, const struct hr_loader_options 
         code = settle_placement(loader, options, err);
     if (code == 0)
         code = settle_devices(loader, options, err);
+    if (code == 0)
+        code = hr_loader_open_gds(loader, err);
     if (code == 0) /* more than the ring holds is never in flight */
         code =
             hr_flow_new(hr_staging_bytes_max(loader->staging ? loader->staging : loader->bounces), &loader->flow, err);
@@ -270,10 +274,12 @@ void hr_loader_free(struct hr_loader *loader)
 {
     if (!loader)
         return;
-    if (loader->fork_generation == hr_fork_generation())
+    if (loader->fork_generation == hr_fork_generation()) {
         close_devices(loader);
-    else
-        forget_staging(loader); /* the driver is of no use in the child, nor are its handles */
+    } else { /* the driver is of no use in the child, nor are its handles */
+        hr_loader_close_gds(loader, 1);
+        forget_staging(loader);
+    }
     hr_flow_free(loader->flow);
     hr_free(loader->devices);
     hr_free(loader);

@@ -16,7 +16,9 @@
 struct loader_device {
     struct hr_device *device;
     struct hr_lane *lanes[HR_LANE_COUNT_MAX];
-    uint32_t lane_count; /* 0: host memory */
+    uint32_t lane_count;            /* 0: host memory */
+    struct hr_gds *gds;             /* HR_ROUTE_GDS: a ring of the device's memory; else NULL */
+    struct hr_staging *device_ring; /* its slots */
 };
 
 struct hr_loader {

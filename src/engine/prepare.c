@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/option_struct.h"
 #include "base/sys.h"
+#include "engine/gds_files.h"
 #include "engine/load.h"
 #include "engine/route.h"
 #include "plan/describe.h"
@@ -179,6 +180,9 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->storage_node = storage_node(load);
     load->thread_wanted = threads_wanted(load);
     code = hr_route_choose(load, err);
+    if (code == 0 && load->route == HR_ROUTE_GDS)
+        code = hr_gds_files_new(loader->devices[__builtin_ctzll(loader->remote_devices)].gds, &load->plan,
+                                &load->gds_files, err);
     if (code < 0) {
         hr_load_free(load);
         return code;

@@ -23,6 +23,7 @@
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/flow.h"
+#include "engine/gds_read.h"
 #include "engine/heat.h"
 #include "engine/send.h"
 #include "engine/slot.h"
@@ -117,7 +118,7 @@ void hr_reader_free(struct hr_reader *reader)
 static struct hr_staging *ring_of(const struct hr_load *load, const struct hr_plan_chunk *chunk, uint32_t mode)
 {
     if (hr_chunk_device(load, chunk)->lane_count)
-        return load->loader->staging;
+        return load->route == HR_ROUTE_GDS ? hr_chunk_device(load, chunk)->device_ring : load->loader->staging;
     return chunk->way == HR_WAY_STAGED || mode == HR_READ_DIRECT ? load->loader->bounces : NULL;
 }
 
@@ -197,6 +198,41 @@ static void fail_copy(struct hr_reader *reader, struct slot *slot, struct hr_err
     hr_load_fail(reader->load, error);
 }
 
+/* The chunk's copies are in a lane since `from_ns`, with a fence behind them; or it failed. */
+static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t from_ns, int code, struct hr_error *error)
+{
+    if (code < 0) {
+        fail_copy(reader, slot, error);
+        finish_chunk(reader, slot, 0);
+        return;
+    }
+    slot->begin_ns = from_ns;
+    slot->copy_next = NULL;
+    if (reader->copy_first)
+        reader->copy_last->copy_next = slot;
+    else
+        reader->copy_first = slot;
+    reader->copy_last = slot;
+}
+
+/* By GPUDirect Storage: read into the slot's device memory, and on to its places. */
+static void read_on_device(struct hr_reader *reader, struct slot *slot)
+{
+    struct hr_load *load = reader->load;
+    struct loader_device *target = hr_chunk_device(load, slot->chunk);
+    struct gds_counts counts = {0};
+    struct hr_error error;
+    int code =
+        hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging, target->lanes[reader->index % target->lane_count],
+                          slot->fences[load->plan.groups[slot->chunk->group_index].device_index], reader->index,
+                          &counts, &reader->counters.placed, &error);
+    reader->counters.bytes_read += counts.bytes_read;
+    reader->counters.read_count += counts.read_count;
+    reader->counters.read_ns += counts.read_ns;
+    reader->counters.copy_wait_ns += counts.copy_wait_ns;
+    chunk_sent(reader, slot, hr_sys->clock_ns(), code, &error);
+}
+
 /* The chunk has been read: on to its places. */
 static void place_chunk(struct hr_reader *reader, struct slot *slot)
 {
@@ -219,18 +255,7 @@ static void place_chunk(struct hr_reader *reader, struct slot *slot)
         load, chunk, slot->staging, slot->buffer, slot->is_span, target->lanes[reader->index % target->lane_count],
         slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
-    if (code < 0) {
-        fail_copy(reader, slot, &error);
-        finish_chunk(reader, slot, 0);
-        return;
-    }
-    slot->begin_ns = from;
-    slot->copy_next = NULL;
-    if (reader->copy_first)
-        reader->copy_last->copy_next = slot;
-    else
-        reader->copy_first = slot;
-    reader->copy_last = slot;
+    chunk_sent(reader, slot, from, code, &error);
 }
 
 /* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */
@@ -288,6 +313,8 @@ static void advance(struct hr_reader *reader, struct slot *slot)
 {
     if (reader->load->stopping) {
         finish_chunk(reader, slot, 0);
+    } else if (slot->staging && slot->staging->gds) {
+        read_on_device(reader, slot);
     } else if (!slot->bytes_expected && !hr_slot_fill(reader->load, slot)) {
         place_chunk(reader, slot);
     } else if (submit(reader, slot) < 0) {

@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "base/sys.h"
+#include "engine/gds_loader.h"
 #include "engine/heat.h"
 #include "io/io.h"
 #include "io/residency.h"
@@ -67,6 +68,25 @@ static void limit_readers(struct hr_load *load)
     snprintf(load->route_reason + size, sizeof load->route_reason - size, "; one reader a core, %u", cores);
 }
 
+/* Storage has to deliver the bytes: straight to the device where that is really done, else by many reads in flight. */
+static uint32_t choose_cold(struct hr_load *load)
+{
+    char reason[120];
+    size_t size = strlen(load->route_reason);
+    if (!hr_load_is_direct(load, reason, sizeof reason))
+        return HR_ROUTE_URING;
+    snprintf(load->route_reason + size, sizeof load->route_reason - size, "; %s", reason);
+    return HR_ROUTE_GDS;
+}
+
+/* Asked for: whether it is what it is meant to be. */
+static void describe_gds(struct hr_load *load, const char *why)
+{
+    char reason[140];
+    hr_load_is_direct(load, reason, sizeof reason);
+    snprintf(load->route_reason, sizeof load->route_reason, "%s; %s", why, reason);
+}
+
 static void choose_auto(struct hr_load *load)
 {
     size_t capacity = sizeof load->route_reason;
@@ -81,7 +101,7 @@ static void choose_auto(struct hr_load *load)
     else
         snprintf(load->route_reason, capacity, "the page cache holds %d %% of the files", percent);
     if (percent >= 0 && percent < 50)
-        load->route = HR_ROUTE_URING;
+        load->route = choose_cold(load);
     else if (percent >= 90)
         limit_readers(load);
 }
@@ -89,7 +109,9 @@ static void choose_auto(struct hr_load *load)
 int hr_route_choose(struct hr_load *load, struct hr_error *err)
 {
     load->route = load->loader->route;
-    if (load->options.sequential) {
+    if (load->route == HR_ROUTE_GDS) {
+        describe_gds(load, load->options.sequential ? "sequential" : "asked for");
+    } else if (load->options.sequential) {
         load->route = load->route == HR_ROUTE_MMAP ? HR_ROUTE_MMAP : HR_ROUTE_PREAD;
         snprintf(load->route_reason, sizeof load->route_reason, "sequential: the waiting thread reads");
     } else if (load->route == HR_ROUTE_AUTO) {
@@ -97,7 +119,7 @@ int hr_route_choose(struct hr_load *load, struct hr_error *err)
     } else {
         snprintf(load->route_reason, sizeof load->route_reason, "asked for");
     }
-    int is_auto = load->loader->route == HR_ROUTE_AUTO && !load->options.sequential;
+    int is_auto = load->loader->route == HR_ROUTE_AUTO && load->route != HR_ROUTE_GDS && !load->options.sequential;
     load->backend = load->route == HR_ROUTE_URING && !is_auto ? &hr_io_uring : &hr_io_pread;
     load->queue_depth = load->backend == &hr_io_uring ? load->loader->queue_depth : 1;
     load->cold_backend = load->loader->uring_usable ? &hr_io_uring : &hr_io_pread;

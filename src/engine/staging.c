@@ -156,7 +156,7 @@ static struct hr_staging_slot *pop_free(struct hr_staging *staging)
     return slot;
 }
 
-/* The lock is held. All of a new piece's slots become free. */
+/* The lock is held, or nobody knows the ring yet. All of a new piece's slots become free. */
 static void piece_add(struct hr_staging *staging, struct staging_piece *piece, const char *detail)
 {
     piece->next = staging->pieces;
@@ -188,6 +188,32 @@ static int grow(struct hr_staging *staging, size_t slot_count, uint64_t *ret_gro
     }
     pthread_cond_broadcast(&staging->given); /* slots, or room to try again */
     return code;
+}
+
+int hr_staging_new_on_device(struct hr_device *device, struct hr_gds *gds, struct hr_staging **ret_staging,
+                             struct hr_error *err)
+{
+    uint32_t slot_count = hr_gds_slot_count(gds);
+    struct hr_staging *staging = NULL;
+    struct staging_piece *piece = NULL;
+    char detail[sizeof staging->detail];
+    int code = hr_staging_new(device, 0, slot_count * TABLE_BYTES, -1, &staging, err);
+    if (code < 0)
+        return code;
+    code = piece_make(staging, slot_count, 0, &piece, detail, err);
+    if (code < 0) {
+        hr_staging_free(staging);
+        return code;
+    }
+    for (uint32_t i = 0; i < slot_count; i++) {
+        piece->slots[i].memory = hr_gds_slot(gds, i);
+        piece->slots[i].gds = gds;
+        piece->slots[i].gds_index = i;
+    }
+    staging->slot_count = slot_count;
+    piece_add(staging, piece, detail);
+    *ret_staging = staging;
+    return 0;
 }
 
 /* ------------------------------------------------------------------------------------------- slots */

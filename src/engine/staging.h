@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "device/device.h"
+#include "device/gds.h"
 
 struct hr_staging;
 
@@ -21,6 +22,8 @@ struct hr_staging_slot {
     struct hr_move *moves;
     size_t move_capacity;
     const struct hr_staging_block *block; /* that both lie in */
+    struct hr_gds *gds;                   /* of a ring on a device: whose slot `gds_index` the memory is; else NULL */
+    uint32_t gds_index;
     /* the ring's own */
     struct staging_piece *piece;
     struct hr_staging_slot *next;
@@ -32,6 +35,12 @@ struct hr_staging_slot {
  */
 int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes, int node,
                    struct hr_staging **ret_staging, struct hr_error *err);
+/*
+ * A ring whose slots' memory is that of a ring on the device (device/gds.h), borrowed; only the tables of moves are
+ * staging. It has all its slots at once, does not grow, and is not to be trimmed.
+ */
+int hr_staging_new_on_device(struct hr_device *device, struct hr_gds *gds, struct hr_staging **ret_staging,
+                             struct hr_error *err);
 /* Every slot must have been given back. NULL is allowed. */
 void hr_staging_free(struct hr_staging *staging);
 /* In a forked child: frees what is the process's own, and leaves alone what the driver knows. */

@@ -83,7 +83,7 @@ def test_unknown_options(verb):
     (["load", "--threads", "many", "x"], "option --threads: 'many' is not a number from 0 to 4294967295"),
     (["load", "--threads=-1", "x"], "option --threads: '-1' is not a number from 0 to 4294967295"),
     (["load", "--chunk", "4XB", "x"], "option --chunk: '4XB' is not a size such as 4MiB, 1G or 4096"),
-    (["load", "--route=fast", "x"], "option --route: 'fast' is not auto, pread, uring or mmap"),
+    (["load", "--route=fast", "x"], "option --route: 'fast' is not auto, pread, uring, mmap or gds"),
     (["load", "--deadline=0", "x"], "option --deadline: '0' is not seconds such as 0.5, greater than 0"),
     (["ls", "--json=yes", "x"], "option --json takes no value"),
     (["ls", "--jso", "x"], "unknown option '--jso'; did you mean --json?"),

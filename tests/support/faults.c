@@ -102,6 +102,14 @@ static int faulty_open(const char *path, int flags)
     return fd;
 }
 
+static int faulty_duplicate(int fd, int lowest, int close_on_exec)
+{
+    int error = must_fail(FAULT_OPEN);
+    int copy = error ? -error : below->duplicate(fd, lowest, close_on_exec);
+    atomic_fetch_add(&live_descriptors, copy >= 0);
+    return copy;
+}
+
 static int faulty_close(int fd)
 {
     int injected = must_fail(FAULT_CLOSE);
@@ -287,6 +295,7 @@ void faults_install(void)
     table.advise = faulty_advise;
     table.open = faulty_open;
     table.close = faulty_close;
+    table.duplicate = faulty_duplicate;
     table.fstat = faulty_fstat;
     table.stat = faulty_stat;
     table.preadv = faulty_preadv;

@@ -11,11 +11,11 @@
 enum fault_class {
     FAULT_MEMORY = 1 << 0, /* alloc, resize */
     FAULT_MAP = 1 << 1,    /* map, advise, mincore; unmap is counted and never fails */
-    FAULT_OPEN = 1 << 2,
-    FAULT_CLOSE = 1 << 3, /* closes, and says that it failed */
-    FAULT_STAT = 1 << 4,  /* stat, fstat, cachestat, and what else is asked about files */
-    FAULT_READ = 1 << 5,  /* preadv */
-    FAULT_DIR = 1 << 6,   /* dir_open, dir_next */
+    FAULT_OPEN = 1 << 2,   /* open, duplicate */
+    FAULT_CLOSE = 1 << 3,  /* closes, and says that it failed */
+    FAULT_STAT = 1 << 4,   /* stat, fstat, cachestat, and what else is asked about files */
+    FAULT_READ = 1 << 5,   /* preadv */
+    FAULT_DIR = 1 << 6,    /* dir_open, dir_next */
     FAULT_THREAD = 1 << 7,
     FAULT_RING = 1 << 8,   /* ring_init, ring_submit, ring_wait */
     FAULT_ADVICE = 1 << 9, /* fadvise */

@@ -27,6 +27,23 @@ const char *gpu_name(void)
     return usable ? "cuda:0" : NULL;
 }
 
+int gds_usable(void)
+{
+    static int usable = -1;
+    const char *device = gpu_name();
+    struct hr_loader_options options = {
+        .size = sizeof options, .devices = &device, .device_count = 1, .route = HR_ROUTE_GDS};
+    struct hr_loader *loader = NULL;
+    struct hr_error err = {0};
+    if (usable < 0) {
+        usable = device && hr_loader_new(&options, &loader, &err) == 0;
+        if (!usable)
+            print_message("the route gds is left out: %s\n", device ? err.message : "no GPU");
+        hr_loader_free(loader);
+    }
+    return usable;
+}
+
 static struct hr_device *device_open(void)
 {
     static struct hr_device *device;

@@ -221,7 +221,7 @@ static int count_down(void *context, const struct hr_progress *progress)
 static void draw_loader(struct sim *sim)
 {
     uint64_t *random = &sim->random;
-    uint32_t route = (uint32_t)pick(random, chance(random, 20) ? HR_ROUTE_COUNT : HR_ROUTE_MMAP);
+    uint32_t route = (uint32_t)pick(random, chance(random, 20) ? HR_ROUTE_MMAP + 1 : HR_ROUTE_MMAP);
     if ((route == HR_ROUTE_URING && !uring_usable()) || (route == HR_ROUTE_MMAP && sim->device_count))
         route = HR_ROUTE_PREAD;
     sim->loader_options = (struct hr_loader_options){

@@ -117,7 +117,7 @@ static void test_loader_options(void **state)
         const char *text;
     } cases[] = {
         {{.reserved = 1}, HR_EINVALID_ARGUMENT, "reserved"},
-        {{.route = HR_ROUTE_COUNT}, HR_EINVALID_ARGUMENT, "route is 4"},
+        {{.route = HR_ROUTE_COUNT}, HR_EINVALID_ARGUMENT, "route is 5"},
         {{.thread_count = 129}, HR_EINVALID_ARGUMENT, "thread_count is 129"},
         {{.queue_depth = 257}, HR_EINVALID_ARGUMENT, "queue_depth is 257"},
         {{.chunk_bytes = 65535}, HR_EINVALID_ARGUMENT, "chunk_bytes is 65535"},

@@ -227,7 +227,7 @@ static void test_unwanted_files(void **state)
     remove(model.paths[2]);
     struct hr_item items[2] = {{.size = sizeof items[0], .tensor_index = 3},
                                {.size = sizeof items[0], .tensor_index = 2}};
-    for (uint32_t route = HR_ROUTE_AUTO; route < HR_ROUTE_COUNT; route++) {
+    for (uint32_t route = HR_ROUTE_AUTO; route <= HR_ROUTE_MMAP; route++) {
         if (route == HR_ROUTE_URING && !uring_usable())
             continue;
         struct hr_loader_options options = {.size = sizeof options, .route = route};

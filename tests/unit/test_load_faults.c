@@ -560,7 +560,7 @@ static void test_sweep(void **state)
     struct test_model model;
     (void)state;
     model_equal(&model, "swept", 6, 90 * KIB, 3);
-    for (uint32_t route = HR_ROUTE_PREAD; route < HR_ROUTE_COUNT; route++)
+    for (uint32_t route = HR_ROUTE_PREAD; route <= HR_ROUTE_MMAP; route++)
         sweep_route(&model, route, 0);
     model_close(&model);
 }

@@ -142,7 +142,7 @@ static void test_fork(void **state)
     table.descriptor_limits = few_descriptors;
     hr_sys = &table;
     fake_storage_install(&slow);
-    for (uint32_t route = HR_ROUTE_PREAD; route < HR_ROUTE_COUNT; route++) {
+    for (uint32_t route = HR_ROUTE_PREAD; route <= HR_ROUTE_MMAP; route++) {
         if (route == HR_ROUTE_URING && !uring_usable())
             continue;
         for (int with_waiter = 0; with_waiter < 2; with_waiter++) {

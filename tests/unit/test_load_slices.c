@@ -107,10 +107,14 @@ static void load_item(const struct hr_item *item, void *guarded, size_t guarded_
             struct hr_loader_options options = {.size = sizeof options, .route = route, .chunk_bytes = 64 << 10};
             if (route == HR_ROUTE_URING && !uring_usable())
                 continue;
+            if (route == HR_ROUTE_GDS && !gds_usable())
+                continue;
             if (gpu_name() && route != HR_ROUTE_MMAP) {
                 struct hr_loader_options gpu_options = options;
                 load_to_gpu(&gpu_options, sequential, item, guarded, guarded_size);
             }
+            if (route == HR_ROUTE_GDS)
+                continue;
             memset(guarded, GUARD, guarded_size);
             load_to_host(&options, sequential, item);
         }

@@ -168,7 +168,7 @@ static void test_free_at_once(void **state)
 {
     (void)state;
     slow_storage(20 * MS);
-    for (uint32_t route = HR_ROUTE_AUTO; route < HR_ROUTE_COUNT; route++) {
+    for (uint32_t route = HR_ROUTE_AUTO; route <= HR_ROUTE_MMAP; route++) {
         if (route == HR_ROUTE_URING && !uring_usable())
             continue;
         struct hr_loader *loader = slow_loader(route);

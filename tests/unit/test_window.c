@@ -58,7 +58,7 @@ static void shuffle(size_t *order, size_t count, uint64_t seed)
 static void for_all_settings(const struct test_model *model, void (*use)(struct hr_load *, const struct test_model *))
 {
     static const uint64_t windows[] = {1, 250 * KIB, 1 << 20, 0};
-    for (uint32_t route = HR_ROUTE_PREAD; route < HR_ROUTE_COUNT; route++) {
+    for (uint32_t route = HR_ROUTE_PREAD; route <= HR_ROUTE_MMAP; route++) {
         if (route == HR_ROUTE_URING && !uring_usable())
             continue;
         struct hr_loader_options options = {
