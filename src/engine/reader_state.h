@@ -1,0 +1,46 @@
+/*
+ * reader_state.h: a reader, as its two files share it: reader.c begins chunks and decides what to wait for, and
+ * reader_moves.c sees them through their reads and copies.
+ */
+#ifndef HR_ENGINE_READER_STATE_H
+#define HR_ENGINE_READER_STATE_H
+
+#include "engine/load.h"
+#include "engine/slot.h"
+
+/* As the load's of these names. Readers add to those once a chunk: runs can be short, and the load's are shared. */
+struct counters {
+    uint64_t bytes_read, bytes_direct, read_count, read_ns, place_ns, copy_wait_ns;
+    struct hr_place_counts placed;
+};
+
+struct hr_reader {
+    struct hr_load *load;
+    struct hr_io *io;      /* of the load's backend */
+    struct hr_io *cold_io; /* of its cold backend; NULL until a chunk wants it */
+    uint32_t index;        /* among the load's readers */
+    uint32_t slot_count;
+    uint32_t depth, cold_depth;          /* reads that may be in flight */
+    uint32_t reading, cold_reading;      /* reads in flight */
+    uint32_t free_count;                 /* slots without a chunk */
+    struct slot *blocked;                /* ready to read, but the budget was spent */
+    struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
+    const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
+    struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: a descriptor */
+    struct hr_fence **fences;            /* of each slot and device */
+    uint64_t cpu_from_ns;                /* processor time that the load knows of */
+    struct counters counters;            /* not yet added to the load's */
+    struct slot slots[];
+};
+
+/* reader_moves.c. Errors go to the load. */
+/* Starts the next operation of a slot's chunk, or has it placed, or ends it when the load is stopping. */
+void hr_reader_advance(struct hr_reader *reader, struct slot *slot);
+/* Waits for one operation and goes on with its chunk; one is in flight. */
+void hr_reader_complete_read(struct hr_reader *reader);
+/* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */
+int hr_reader_finish_copy(struct hr_reader *reader, int block);
+/* Adds what the reader has counted to the load's counters. */
+void hr_reader_add_counters(struct hr_reader *reader);
+
+#endif
