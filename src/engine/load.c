@@ -188,6 +188,7 @@ static void free_tables(struct hr_load *load)
     hr_free(load->chunk_taken);
     hr_free(load->file_maps);
     hr_free(load->threads);
+    hr_free(load->activities);
     hr_free(load->ready.indices);
     hr_free(load->urgent.indices);
     hr_free(load->queued.indices);

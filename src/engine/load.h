@@ -53,6 +53,13 @@ struct index_queue {
     size_t first, count, capacity;
 };
 
+/* What a reader waits for storage with; written by it, read by anybody. */
+struct reader_activity {
+    _Atomic uint64_t since_ns; /* of its last progress while reads are in flight; 0: none are */
+    _Atomic size_t file_index; /* of the read that was started last */
+    _Atomic uint64_t offset;
+};
+
 struct hr_load {
     /* constant after the start */
     struct hr_loader *loader;
@@ -74,8 +81,10 @@ struct hr_load {
     int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;
-    uint32_t thread_count;  /* started; constant after the start */
-    uint32_t thread_wanted; /* readers that there is work for */
+    uint32_t thread_count;              /* started; constant after the start */
+    uint32_t thread_wanted;             /* readers that there is work for */
+    struct reader_activity *activities; /* by reader */
+    uint32_t activity_count;
 
     pthread_mutex_t lock;
     pthread_cond_t work, done;

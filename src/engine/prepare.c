@@ -90,9 +90,12 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     load->chunk_taken = hr_alloc_array(plan->chunk_count, 1);
     load->file_maps = hr_alloc_array(load->checkpoint->file_count, sizeof load->file_maps[0]);
     load->threads = hr_alloc_array(load->loader->thread_count, sizeof load->threads[0]);
+    load->activity_count = load->loader->thread_count;
+    load->activities = hr_alloc_array(load->activity_count, sizeof load->activities[0]);
     int failed = queue_init(&load->ready, plan->item_count) | queue_init(&load->urgent, plan->item_count) |
                  queue_init(&load->queued, plan->group_count);
-    if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads || failed)
+    if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads ||
+        !load->activities || failed)
         return hr_fail_memory(err, plan->item_count * sizeof load->items[0], "the tables of a load");
     for (size_t i = 0; i < plan->item_count; i++)
         load->items[i].bytes_left = plan->items[i].bytes;

@@ -181,6 +181,21 @@ int hr_reader_finish_copy(struct hr_reader *reader, int block)
 
 /* ------------------------------------------------------------------------------------------ reads */
 
+/* For who waits in vain: which read it is that does not come back. */
+static void note_begin(struct hr_reader *reader, const struct slot *slot)
+{
+    struct reader_activity *activity = &reader->load->activities[reader->index];
+    activity->file_index = slot->chunk->file_index;
+    activity->offset = slot->op.offset;
+    activity->since_ns = slot->begin_ns;
+}
+
+static void note_end(struct hr_reader *reader)
+{
+    int is_reading = reader->reading || reader->cold_reading;
+    reader->load->activities[reader->index].since_ns = is_reading ? hr_sys->clock_ns() : 0;
+}
+
 /* Submits the slot's vectors from vector_first on. */
 static int submit(struct hr_reader *reader, struct slot *slot)
 {
@@ -188,11 +203,13 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     slot->op.vectors = slot->vectors + slot->vector_first;
     slot->op.vector_count = slot->vector_count - slot->vector_first;
     slot->begin_ns = hr_sys->clock_ns();
+    note_begin(reader, slot);
     int code = slot->is_cold ? reader->load->cold_backend->submit(reader->cold_io, &slot->op)
                              : reader->load->backend->submit(reader->io, &slot->op);
     reader->counters.read_ns += hr_sys->clock_ns() - slot->begin_ns;
     if (code < 0) {
         slot->op.result = code;
+        note_end(reader);
         fail_read(reader->load, slot);
         return code;
     }
@@ -253,6 +270,7 @@ void hr_reader_complete_read(struct hr_reader *reader)
     struct slot *slot = (struct slot *)((char *)op - offsetof(struct slot, op));
     reader->reading -= !slot->is_cold;
     reader->cold_reading -= slot->is_cold;
+    note_end(reader);
     if (op->result <= 0) {
         read_failed(reader, slot);
         return;

@@ -5,6 +5,7 @@
 #include "engine/load.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "base/error.h"
@@ -62,12 +63,46 @@ static void report_progress(struct hr_load *load)
         hr_load_cancel(load);
 }
 
+/* A read that takes this long is not slow, it hangs. */
+#define HANGING_NS UINT64_C(1000000000)
+
+/* Says which reads do not come back, the oldest by name; adds nothing when there are none. */
+static void describe_hanging(const struct hr_load *load, char *text, size_t capacity, struct hr_error *err)
+{
+    const struct reader_activity *oldest = NULL;
+    uint64_t now = hr_sys->clock_ns(), oldest_ns = now;
+    unsigned count = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < load->activity_count; i++) {
+        uint64_t since = load->activities[i].since_ns;
+        if (since == 0 || now - since < HANGING_NS)
+            continue;
+        count++;
+        if (since < oldest_ns) {
+            oldest_ns = since;
+            oldest = &load->activities[i];
+        }
+    }
+    if (!oldest)
+        return;
+    snprintf(text, capacity, "; %u reader(s) wait for storage that does not answer, the longest for %.1f s", count,
+             (double)(now - oldest_ns) / 1e9);
+    hr_error_in_file(err, load->checkpoint->files[oldest->file_index].path);
+    err->offset = oldest->offset;
+}
+
 static void fail_deadline(struct hr_load *load)
 {
-    struct hr_error error;
-    hr_fail(&error, HR_EDEADLINE_EXCEEDED, "the load did not finish within %.3f s: %llu of %llu bytes have arrived",
+    struct hr_error error, place = {.offset = HR_NO_OFFSET};
+    char hanging[120];
+    describe_hanging(load, hanging, sizeof hanging, &place);
+    hr_fail(&error, HR_EDEADLINE_EXCEEDED, "the load did not finish within %.3f s: %llu of %llu bytes have arrived%s",
             (double)load->options.deadline_ns / 1e9, (unsigned long long)load->bytes_landed,
-            (unsigned long long)load->plan.bytes);
+            (unsigned long long)load->plan.bytes, hanging);
+    if (place.file[0]) {
+        hr_error_in_file(&error, place.file);
+        error.offset = place.offset;
+    }
     hr_load_fail(load, &error);
 }
 

@@ -450,8 +450,10 @@ def test_the_process_ends_while_loads_run(path):
 
 @on_fake_gpu("delay_us=2000000")
 def test_ctrl_c_ends_a_wait(path):
+    loader = headrace.Loader(device=0, lanes=1, threads=1)  # which waits for the device itself
+    headrace.load(path, "F32.small", device=0, loader=loader)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     begin = time.monotonic()
-    raises(KeyboardInterrupt, "", headrace.load, path, device=0, loader=headrace.Loader(lanes=1, threads=1))
+    raises(KeyboardInterrupt, "", headrace.load, path, device=0, loader=loader)
     assert time.monotonic() - begin < 5
     wait_until(lambda: live().allocation_bytes == 0)

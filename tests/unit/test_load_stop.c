@@ -275,6 +275,28 @@ static void test_deadline(void **state)
     fake_storage_remove();
 }
 
+/* Storage that does not answer: the error names which read it is that did not come back. */
+static void test_hanging_storage(void **state)
+{
+    (void)state;
+    slow_storage(1600 * MS);
+    for (uint32_t route = HR_ROUTE_PREAD; route <= HR_ROUTE_URING; route++) {
+        struct hr_error err = {0};
+        struct hr_load_options options = {.size = sizeof options, .deadline_ns = 1300 * MS};
+        if (route == HR_ROUTE_URING && !uring_usable())
+            continue;
+        struct hr_loader *loader = slow_loader(route);
+        struct hr_load *load = load_model(loader, &equal, &options);
+        assert_code(hr_load_wait_all(load, &err), HR_EDEADLINE_EXCEEDED);
+        assert_non_null(strstr(err.message, "does not answer"));
+        assert_true(strlen(err.file) > 0);
+        assert_int_not_equal(err.offset, HR_NO_OFFSET);
+        hr_load_free(load);
+        hr_loader_free(loader);
+    }
+    fake_storage_remove();
+}
+
 /* Deadlines that are met, however far away, change nothing and cost no time of the processor. */
 static void test_deadline_far_away(void **state)
 {
@@ -378,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_progress_without_pause),
         cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_hanging_storage),
         cmocka_unit_test(test_deadline_far_away),
         cmocka_unit_test(test_stats),
         cmocka_unit_test(test_stats_size),
