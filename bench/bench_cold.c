@@ -12,7 +12,7 @@
  *   --hot-rounds N  of these (21)
  *   --no-cold       without the cold part
  *   --sweep-mib N   the raw reader's settings are tried on the first N MiB of the files (0: all)
- *   --seconds N     begin no round of cold and half loads that would probably end later than this; 3 rounds at least
+ *   --seconds N     begin no round that would probably end later than this; 3 rounds of each part at least
  *   --json FILE     write all of it there
  *
  * Before each cold trial the files are dropped from the page cache, and it is verified that nothing of them is left;
@@ -193,11 +193,9 @@ static void half_round(size_t round)
     }
 }
 
-/* The page cache holds all before; the reads of all routes leave that so. */
-static void hot_part(size_t device)
+/* With a load each, uncounted, which warms what later ones find warm. */
+static void hot_begin(size_t device, struct cold_subject *subjects)
 {
-    struct cold_subject subjects[COLD_ROUTES];
-    struct series *series = report.hot[device];
     struct hr_error err;
     for (size_t i = 0; i < COLD_ROUTES; i++) {
         subjects[i] = bench.subjects[device];
@@ -207,19 +205,39 @@ static void hot_part(size_t device)
             snprintf(report.hot_missing[device][i], sizeof report.hot_missing[device][i], "%.255s", err.message);
             subjects[i].loader = NULL;
         } else
-            cold_subject_trial(&subjects[i], &series[i], 1);
-        series[i].count = 0; /* the first one warms what later ones find warm */
+            cold_subject_trial(&subjects[i], &report.hot[device][i], 1);
+        report.hot[device][i].count = 0;
     }
-    for (size_t round = 0; round < report.hot_rounds; round++) {
-        for (size_t i = 0; i < COLD_ROUTES; i++)
-            if (subjects[(round + i) % COLD_ROUTES].loader)
-                cold_subject_trial(&subjects[(round + i) % COLD_ROUTES], &series[(round + i) % COLD_ROUTES], 0);
-        for (size_t i = 0; i < COLD_ROUTES; i++)
-            if (subjects[i].loader)
-                series[i].ratio[round] = series[0].seconds[round] / series[i].seconds[round];
+}
+
+static void hot_round(size_t round, const struct cold_subject *subjects, struct series *series)
+{
+    for (size_t i = 0; i < COLD_ROUTES; i++) {
+        size_t route = (round + i) % COLD_ROUTES;
+        if (subjects[route].loader)
+            cold_subject_trial(&subjects[route], &series[route], 0);
     }
     for (size_t i = 0; i < COLD_ROUTES; i++)
-        cold_subject_close(&subjects[i]);
+        if (subjects[i].loader)
+            series[i].ratio[round] = series[0].seconds[round] / series[i].seconds[round];
+}
+
+/* The page cache holds all before; the reads of all routes leave that so. */
+static void hot_part(void)
+{
+    struct cold_subject subjects[COLD_DEVICES_MAX][COLD_ROUTES];
+    fill_files(2);
+    for (size_t device = 0; device < report.device_count; device++)
+        hot_begin(device, subjects[device]);
+    double began = now_seconds();
+    for (; another_round(report.hot_rounds, bench.arguments.hot_rounds, began); report.hot_rounds++)
+        for (size_t device = 0; device < report.device_count; device++)
+            hot_round(report.hot_rounds, subjects[device], report.hot[device]);
+    for (size_t device = 0; device < report.device_count; device++)
+        for (size_t i = 0; i < COLD_ROUTES; i++)
+            cold_subject_close(&subjects[device][i]);
+    if (cold_resident(&bench.files) < bench.files.bytes)
+        die("hot", "the page cache has not kept the files; there is too little memory");
 }
 
 static void run_parts(const struct arguments *arguments)
@@ -230,14 +248,8 @@ static void run_parts(const struct arguments *arguments)
     began = now_seconds();
     for (; arguments->half && another_round(report.half_rounds, arguments->pairs, began); report.half_rounds++)
         half_round(report.half_rounds);
-    if (!arguments->hot)
-        return;
-    fill_files(2);
-    report.hot_rounds = arguments->hot_rounds;
-    for (size_t i = 0; i < report.device_count; i++)
-        hot_part(i);
-    if (cold_resident(&bench.files) < bench.files.bytes)
-        die("hot", "the page cache has not kept the files; there is too little memory");
+    if (arguments->hot)
+        hot_part();
 }
 
 /* ------------------------------------------------------------------------------------------------- start */

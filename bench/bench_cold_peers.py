@@ -3,13 +3,13 @@
 
 usage: bench_cold_peers.py CHECKPOINT_FOLDER [--rounds N] [--json FILE]
 
-Before each load the files are dropped from the page cache. Loaders, each where its framework is there:
+Before each load the files are dropped from the page cache. To these devices, by PyTorch:
 
-numpy    safetensors.numpy.load_file, which copies
 cpu      safetensors.torch.load_file, which maps the files; then a byte of every page is read, so that all is there
 cuda:0   safetensors.torch.load_file(device="cuda:0")
 
-Takes the processor time of the whole process. Exit status 77: none of them is there, or the files cannot be dropped.
+Takes the processor time of the whole process. Exit status 77: PyTorch or safetensors is not there, or the
+files cannot be dropped.
 """
 
 import argparse
@@ -28,12 +28,6 @@ from pathlib import Path
 
 NOT_HERE = 77
 PAGE = mmap.PAGESIZE
-
-
-def load_numpy(files: list[str]) -> list:
-    from safetensors.numpy import load_file
-
-    return [load_file(path) for path in files]
 
 
 def load_cpu(files: list[str]) -> list:
@@ -57,19 +51,14 @@ def load_cuda(files: list[str]) -> list:
 
 
 def usable_loaders() -> dict:
-    loaders = {}
-    if importlib.util.find_spec("safetensors") is None:
-        return loaders
-    if importlib.util.find_spec("numpy"):
-        loaders["numpy"] = load_numpy
-    if importlib.util.find_spec("torch"):
-        import torch
+    if importlib.util.find_spec("safetensors") is None or importlib.util.find_spec("torch") is None:
+        return {}
+    import torch
 
-        loaders["cpu"] = load_cpu
-        if torch.cuda.is_available():
-            torch.empty(1, device="cuda:0")
-            loaders["cuda:0"] = load_cuda
-    return loaders
+    if not torch.cuda.is_available():
+        return {"cpu": load_cpu}
+    torch.empty(1, device="cuda:0")
+    return {"cpu": load_cpu, "cuda:0": load_cuda}
 
 
 def resident_pages(path: str) -> int:
@@ -111,7 +100,7 @@ def measure(name: str, load: object, files: list[str], rounds: int) -> dict:
         cpu.append(cpu_seconds() - cpu_before)
         del tensors
         gc.collect()
-    row = {"loader": name, "bytes": size, "gb_s": size / statistics.median(seconds) / 1e9,
+    row = {"device": name, "bytes": size, "gb_s": size / statistics.median(seconds) / 1e9,
            "cpu_seconds_per_gb": statistics.median(cpu) / (size / 1e9), "seconds": seconds, "cpu_seconds": cpu}
     print(f"safetensors, {name:6} {row['gb_s']:6.3f} GB/s, cpu {row['cpu_seconds_per_gb']:.3f} s/GB", flush=True)
     return row
@@ -126,11 +115,10 @@ def main() -> int:
     files = sorted(map(str, options.folder.glob("*.safetensors")))
     loaders = usable_loaders()
     if not loaders:
-        print("bench_cold_peers: not measured here: safetensors and a framework are missing", file=sys.stderr)
+        print("bench_cold_peers: not measured here: safetensors or PyTorch is missing", file=sys.stderr)
         return NOT_HERE
     rows = [measure(name, load, files, options.rounds) for name, load in loaders.items()]
-    versions = {name: importlib.metadata.version(name) for name in ("safetensors", "torch", "numpy")
-                if importlib.util.find_spec(name)}
+    versions = {name: importlib.metadata.version(name) for name in ("safetensors", "torch")}
     result = {"benchmark": "cold-peers", "rounds": options.rounds, "versions": versions, "rows": rows}
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))

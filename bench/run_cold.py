@@ -7,8 +7,13 @@ import run_gpu
 from runner import HERE, make_model, run_json
 
 
+def cold_model(options: argparse.Namespace, folder: Path) -> Path:
+    """Of layers that are small enough to come close to the size that was asked for."""
+    return make_model(folder, "cold", options.gib, 4, "--hidden", "2048")
+
+
 def bench_cold(options: argparse.Namespace, folder: Path, *more: object) -> dict | None:
-    model = make_model(folder, "model", options.gib, 4)
+    model = cold_model(options, folder)
     command = [options.build / "bench_cold", "--pairs", options.pairs, "--sweep-mib", 512, *more]
     if options.seconds:
         command += ["--seconds", options.seconds]
@@ -27,7 +32,7 @@ def half(options: argparse.Namespace, folder: Path) -> dict | None:
 
 
 def peers(options: argparse.Namespace, folder: Path) -> dict | None:
-    model = make_model(folder, "model", options.gib, 4)
+    model = cold_model(options, folder)
     return run_json([sys.executable, HERE / "bench_cold_peers.py", model], folder)
 
 

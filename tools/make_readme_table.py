@@ -103,8 +103,8 @@ def peers_rows(peers: dict) -> list[list[str]]:
     pool = {row["allocator"]: row for row in peers["rows"] if row["peer"] == "pool"}
 
     def is_comparable(row: dict) -> bool:
-        """fastsafetensors reads with O_DIRECT from version 0.4 on: from the drive, though the page cache is hot. Then it
-        is slower than the pool, else faster. Such a row would compare a drive with the page cache."""
+        """fastsafetensors reads with O_DIRECT from version 0.4 on: from the drive, though the page cache is hot. Then
+        it is slower than the pool, else faster. Such a row would compare a drive with the page cache."""
         return row["peer"] in names and (row["peer"] != "fastsafetensors" or
                                          row["gb_s"] > pool[row["allocator"]]["gb_s"])
 
@@ -154,8 +154,7 @@ def cold_half_rows(cold: dict) -> list[list[str]]:
 
 def cold_peers_rows(peers: dict) -> list[list[str]]:
     """The other's figure alone: headrace's stands in the rows of the cold loads."""
-    names = {"numpy": "NumPy", "cpu": "PyTorch, host memory", "cuda:0": "PyTorch, GPU"}
-    return [[f"not in the page cache, CPU seconds per GB, {names[row['loader']]}", "",
+    return [[f"Python: not in the page cache, to {PLACES[row['device']]}, PyTorch, CPU seconds per GB", "",
              f"safetensors: {number(row['cpu_seconds_per_gb'])}", "", "", f"{peers['rounds']} rounds"]
             for row in peers["rows"]]
 
