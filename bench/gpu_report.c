@@ -4,26 +4,9 @@
 #include "gpu_report.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "measure.h"
-
-struct spread {
-    double least, median, most;
-};
-
-static struct spread spread_of(const double *values, size_t count)
-{
-    double sorted[TRIALS_MAX];
-    memcpy(sorted, values, count * sizeof *values);
-    double median = median_of(sorted, count);
-    return (struct spread){sorted[0], median, sorted[count - 1]};
-}
-
-static double gb_s(uint64_t bytes, double seconds)
-{
-    return (double)bytes / seconds / 1e9;
-}
+#include "report.h"
 
 static double best_copy(const struct ruler_limits *limits)
 {
@@ -65,25 +48,6 @@ void report_print(const struct report *report)
 
 /* -------------------------------------------------------------------------------------------------- JSON */
 
-static void write_string(FILE *json, const char *key, const char *text)
-{
-    fprintf(json, "\"%s\": \"", key);
-    for (; *text; text++)
-        if (*text == '"' || *text == '\\' || (unsigned char)*text < 0x20)
-            fprintf(json, "\\u%04x", (unsigned)*text);
-        else
-            fputc(*text, json);
-    fputs("\", ", json);
-}
-
-static void write_values(FILE *json, const char *key, const double *values, size_t count)
-{
-    fprintf(json, "\"%s\": [", key);
-    for (size_t i = 0; i < count; i++)
-        fprintf(json, "%s%.5f", i ? ", " : "", values[i]);
-    fputs("], ", json);
-}
-
 static void write_setting(FILE *json, const struct ruler_setting *setting)
 {
     fprintf(json, "\"threads\": %u, \"block_bytes\": %llu, \"depth\": %u", setting->threads,
@@ -108,17 +72,17 @@ static void write_ruler(FILE *json, const struct report *report)
     fprintf(json, "  \"ruler\": {\"bytes\": %llu, \"gb_s\": %.3f, \"cpu_seconds\": %.4f, ",
             (unsigned long long)report->ruler_bytes, gb_s(report->ruler_bytes, seconds),
             spread_of(report->ruler_cpu, report->pairs).median);
-    write_values(json, "seconds", report->ruler_seconds, report->pairs);
+    json_values(json, "seconds", report->ruler_seconds, report->pairs);
     write_setting(json, &report->ruler_setting);
     fputs("},\n", json);
 }
 
 static void write_stats(FILE *json, const struct hr_stats *stats)
 {
-    write_string(json, "route", hr_route_name(stats->route));
-    write_string(json, "route_reason", stats->route_reason);
-    write_string(json, "bottleneck", stats->bottleneck);
-    write_string(json, "staging", stats->staging);
+    json_string(json, "route", hr_route_name(stats->route));
+    json_string(json, "route_reason", stats->route_reason);
+    json_string(json, "bottleneck", stats->bottleneck);
+    json_string(json, "staging", stats->staging);
     fprintf(
         json,
         "\"threads\": %u, \"pinned_bytes\": %llu, \"allocated_bytes\": %llu, \"sent_bytes\": %llu, \"chunks\": %zu, "
@@ -136,16 +100,16 @@ static void write_subject(FILE *json, const struct report *report, const struct 
     const struct hr_checkpoint *checkpoint = subject->target->checkpoint;
     struct spread ratio = spread_of(subject->ratio, report->pairs);
     fputs("    {", json);
-    write_string(json, "memory", subject_memory_name(subject->memory));
-    write_string(json, "loader", subject->new_loader ? "new" : "kept");
+    json_string(json, "memory", subject_memory_name(subject->memory));
+    json_string(json, "loader", subject->new_loader ? "new" : "kept");
     fprintf(json, "\"threads_asked\": %u, \"bytes\": %llu, \"tensors\": %zu, \"files\": %zu, ", subject->threads,
             (unsigned long long)subject->target->bytes, hr_checkpoint_count(checkpoint),
             hr_checkpoint_file_count(checkpoint));
     fprintf(json, "\"gb_s\": %.3f, \"ratio_median\": %.4f, \"ratio_min\": %.4f, \"ratio_max\": %.4f, ",
             gb_s(subject->target->bytes, spread_of(subject->seconds, report->pairs).median), ratio.median, ratio.least,
             ratio.most);
-    write_values(json, "seconds", subject->seconds, report->pairs);
-    write_values(json, "ratios", subject->ratio, report->pairs);
+    json_values(json, "seconds", subject->seconds, report->pairs);
+    json_values(json, "ratios", subject->ratio, report->pairs);
     fprintf(json,
             "\"first_seconds\": %.4f, \"free_seconds\": %.4f, \"cpu_seconds\": %.4f, \"device_above_bytes\": %lld, ",
             subject->first_seconds, subject->free_seconds, spread_of(subject->cpu, report->pairs).median,
@@ -161,7 +125,7 @@ void report_write(const struct report *report, const char *path)
     if (!json)
         die("cannot write", path);
     fputs("{\n  \"benchmark\": \"gpu\", ", json);
-    write_string(json, "device", report->device);
+    json_string(json, "device", report->device);
     fprintf(json, "\"driver\": %d, \"cores\": %u, \"pairs\": %zu,\n", report->driver_version, report->cores,
             report->pairs);
     if (report->has_limits)

@@ -7,7 +7,7 @@
 
 #include <headrace/headrace.h>
 
-enum { TRIALS_MAX = 101 };
+#include "report.h"
 
 enum subject_memory {
     MEMORY_ARENA = 0, /* the library's arenas, made anew in each load */

@@ -2,7 +2,7 @@
 """Run the benchmarks and keep what they say, with the machine that said it.
 
 usage: run.py NAME [--build DIR] [--gib N] [--pairs N] [--small-tensors N] [--scratch DIR] [--out DIR]
-              [--only SECTION ...] [--join FILE ...]
+              [--seconds N] [--only SECTION ...] [--join FILE ...]
 
 Writes OUT/NAME.json (default bench/results): date, machine, and the JSON of each benchmark. Host memory is touched
 before anything is timed, because memory of virtual machines may grow on first touch. The sections are
@@ -10,6 +10,9 @@ before anything is timed, because memory of virtual machines may grow on first t
 header    the safetensors package must be in the Python that runs this
 python    headrace must be there
 host      host memory
+cold      files that the page cache does not hold, from the drive to host memory and to a GPU where there is one; so is
+          cold-half, where it holds half or all of them. --seconds bounds the loads of each (0: --pairs alone do)
+cold-peers  what the same costs the processor with the safetensors package
 gpu       a GPU, all of the following; --only may name them one by one: gpu-hot (whose memory, new loaders, a small
           model), gpu-threads (4 to 128 readers), gpu-cores (2, 4 and 8 cores), gpu-small (20,000 small tensors),
           peers (PyTorch, safetensors and headrace must be there). Left out where there is no device.
@@ -23,6 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import run_cold
 import run_gpu
 from runner import HERE, machine, make_model, run_json, touch_memory
 
@@ -41,7 +45,8 @@ def run_host(options: argparse.Namespace, folder: Path) -> dict:
     return run_json([options.build / "bench_host", "--pairs", options.pairs, model], folder)
 
 
-SECTIONS = {"header": run_header, "python": run_python, "host": run_host, **run_gpu.SECTIONS}
+SECTIONS = {"header": run_header, "python": run_python, "host": run_host, **run_cold.SECTIONS,
+            **run_gpu.SECTIONS}
 
 
 def chosen_sections(only: list[str] | None, joins: bool) -> list[str]:
@@ -63,6 +68,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, default=HERE.parent / "build")
     parser.add_argument("--gib", type=float, default=4)
     parser.add_argument("--pairs", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--small-tensors", type=int, default=20_000)
     parser.add_argument("--scratch", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=HERE / "results")
@@ -78,7 +84,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         for name in chosen_sections(options.only, bool(options.join)):
             if can_run(name):
-                result[name] = SECTIONS[name](options, Path(scratch))
+                section = SECTIONS[name](options, Path(scratch))
+                if section is not None:
+                    result[name] = section
                 path.write_text(json.dumps(result, indent=2) + "\n")  # what is measured stays, whatever comes next
     print(f"kept in {path}")
     return 0

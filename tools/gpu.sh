@@ -9,28 +9,34 @@
 #   cores     the same on 2, 4 and 8 cores
 #   small     20,000 small tensors against few large ones (31 GB more on the disk)
 #   peers     other loaders in PyTorch, taking turns
+#   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
+#             page cache; cold-peers: the processor time of safetensors for the same
 #
 #   --from DIR       what `build` made (build-gpu)
 #   --out DIR        results, PART.json each (build-gpu/results)
 #   --scratch DIR    for checkpoints (/tmp): 17 GB, and as much page cache
 #   --gib N          size of the large checkpoint (16)
+#   --pairs N        rounds (11)
+#   --seconds N      cold, cold-half: bound of the loads (none)
 #   --python X.Y     build: of the machine it is carried to (this one's)
 #   --models DIR     bitwise: real checkpoints, files or folders (.demo)
 #
 # The machine needs a driver and python3 with PyTorch and safetensors, neither compilers nor the CUDA toolkit. Results of
-# benchmarks are joined and kept by `bench/run.py NAME --join build-gpu/results/{bench,threads,cores,small,peers}.json`.
+# benchmarks are joined and kept by `bench/run.py NAME --join build-gpu/results/{bench,threads,...}.json`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 part=${1:?"gpu.sh PART [OPTION]..., see its first lines"}
 shift
-from=build-gpu out= scratch=/tmp gib=16 models=.demo python_version=
+from=build-gpu out= scratch=/tmp gib=16 pairs=11 seconds=0 models=.demo python_version=
 while [[ $# -gt 0 ]]; do
     case $1 in
     --from) from=$2 ;;
     --out) out=$2 ;;
     --scratch) scratch=$2 ;;
     --gib) gib=$2 ;;
+    --pairs) pairs=$2 ;;
+    --seconds) seconds=$2 ;;
     --models) models=$2 ;;
     --python) python_version=$2 ;;
     *)
@@ -45,17 +51,18 @@ out=$(realpath -m "${out:-$from/results}")
 
 build() {
     local work=build-gpu-work generator=() tests=() source
+    local benchmarks=(bench_gpu bench_host bench_header bench_cold)
     make --no-print-directory .venv/stamp
     command -v ninja >/dev/null && generator=(-G Ninja)
     for source in tests/unit/test_device*.c tests/unit/test_gpu*.c; do
         [[ -f $source ]] && tests+=("$(basename "$source" .c)")
     done
     cmake -S . -B "$work" "${generator[@]}" -DHEADRACE_TESTS=ON -DHEADRACE_BENCH=ON >/dev/null
-    cmake --build "$work" --parallel --target headrace_cli bench_gpu bench_host bench_header "${tests[@]}" >"$work/log" ||
+    cmake --build "$work" --parallel --target headrace_cli "${benchmarks[@]}" "${tests[@]}" >"$work/log" ||
         { cat "$work/log" && exit 1; }
     rm -rf "$from/bin" "$from/lib"
     mkdir -p "$from/bin" "$from/lib" "$from/wheels"
-    (cd "$work" && cp headrace bench_gpu bench_host bench_header "${tests[@]}" "$from/bin")
+    (cd "$work" && cp headrace "${benchmarks[@]}" "${tests[@]}" "$from/bin")
     # of the libraries that these want, the one that a machine without compilers lacks
     ldd "${tests[@]/#/$from/bin/}" | awk '/cmocka/ {print $3}' | sort -u | xargs -r cp -L -t "$from/lib"
     rm -f "$from"/wheels/headrace-*.whl
@@ -89,6 +96,10 @@ use_wheels() {
             --upgrade --target "$site" "$wheel" || echo "gpu.sh: $wheel does not suit this machine" >&2
     done
     export PYTHONPATH=$site HEADRACE_BIN=$from/bin/headrace
+    use_programs
+}
+
+use_programs() {
     export LD_LIBRARY_PATH=$from/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     mkdir -p "$out"
     chmod +x "$from"/bin/*
@@ -96,7 +107,8 @@ use_wheels() {
 
 # run.py SECTION, kept as PART.json
 benchmark() {
-    python3 bench/run.py "$part" --build "$from/bin" --out "$out" --scratch "$scratch" --gib "$gib" --only "$1"
+    python3 bench/run.py "$part" --build "$from/bin" --out "$out" --scratch "$scratch" --gib "$gib" \
+        --pairs "$pairs" --seconds "$seconds" --only "$1"
 }
 
 case $part in
@@ -109,6 +121,8 @@ bitwise)
 bench) use_wheels && benchmark gpu-hot ;;
 threads | cores | small) use_wheels && benchmark "gpu-$part" ;;
 peers) use_wheels && benchmark peers ;;
+cold | cold-half) use_programs && benchmark "$part" ;;
+cold-peers) use_wheels && benchmark cold-peers ;;
 *)
     echo "gpu.sh: no such part: $part" >&2
     exit 2

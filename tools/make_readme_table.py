@@ -100,18 +100,68 @@ def gpu_small_rows(result: dict) -> list[list[str]]:
 def peers_rows(peers: dict) -> list[list[str]]:
     names = {"safetensors": "safetensors", "pool": "4 threads, as Transformers", "fastsafetensors": "fastsafetensors"}
     own = {row["allocator"]: row for row in peers["rows"] if row["peer"] == "headrace"}
+    pool = {row["allocator"]: row for row in peers["rows"] if row["peer"] == "pool"}
+
+    def is_comparable(row: dict) -> bool:
+        """fastsafetensors reads with O_DIRECT from version 0.4 on: from the drive, though the page cache is hot. Then
+        it is slower than the pool, else faster. Such a row would compare a drive with the page cache."""
+        return row["peer"] in names and (row["peer"] != "fastsafetensors" or
+                                         row["gb_s"] > pool[row["allocator"]]["gb_s"])
+
     rows = [[f"Python: {peers['bytes'] / 1e9:.1f} GB to GPU, PyTorch, {row['allocator']} allocator",
              f"{number(own[row['allocator']]['gb_s'])} GB/s", f"{names[row['peer']]}: {number(row['gb_s'])} GB/s",
              number(row["headrace_times_as_fast"]), spread(row["least"], row["most"]), f"{peers['rounds']} rounds"]
-            for row in peers["rows"] if row["peer"] in names]
+            for row in peers["rows"] if is_comparable(row)]
     each = peers["per_tensor"]
     return rows + [["Python: load to GPU, PyTorch, a tensor", f"{number(each['load_us'])} µs",
                     f"`empty` alone: {number(each['empty_us'])} µs", "", "",
                     f"{each['tensors']:,} tensors, {each['runs']} runs"]]
 
 
+PLACES = {"cpu": "host memory", "cuda:0": "GPU"}
+
+
+def cold_rows(cold: dict) -> list[list[str]]:
+    """From the drive, and what that left in the page cache; headrace and the raw reader taking turns."""
+    part, rows = cold["cold"], []
+    of = f"{part['pairs']} pairs"
+    for row in part["subjects"]:
+        what = f"{cold['bytes'] / 1e9:.1f} GB, not in the page cache, to {PLACES[row['device']]}"
+        rows.append([what, f"{number(row['gb_s'])} GB/s", f"bare `O_DIRECT` reads: {number(part['raw']['gb_s'])} GB/s",
+                     number(row["ratio_median"]), spread(row["ratio_min"], row["ratio_max"]), of])
+        rows.append([f"the same: page cache grown by, of the bytes; {row['cpu_seconds_per_gb']:.2f} CPU seconds per GB",
+                     f"{row['page_cache_gained_percent_max']:.2f} % at most", "", "", "", of])
+    return rows
+
+
+def cold_half_rows(cold: dict) -> list[list[str]]:
+    """Half resident against the slower half alone, and the routes on files that are resident."""
+    rows = []
+    for row in cold["half"]["subjects"]:
+        expected = sorted(ratio * seconds for ratio, seconds in zip(row["ratios"], row["seconds"], strict=True))
+        rows.append([f"{cold['bytes'] / 1e9:.1f} GB, half in the page cache, to {PLACES[row['device']]}",
+                     f"{number(sorted(row['seconds'])[len(expected) // 2])} s",
+                     f"the slower half alone: {number(expected[len(expected) // 2])} s", number(row["ratio_median"]),
+                     spread(row["ratio_min"], row["ratio_max"]), f"{cold['half']['pairs']} rounds"])
+    own = {"auto": "asking what the page cache holds", "uring": "`--route uring`"}
+    pread = {row["device"]: row for row in cold["hot"]["subjects"] if row["route_asked"] == "pread"}
+    rows += [[f"page cache to {PLACES[row['device']]}, {own[row['route_asked']]}", f"{number(row['gb_s'])} GB/s",
+              f"`--route pread`: {number(pread[row['device']]['gb_s'])} GB/s", number(row["ratio_median"]),
+              spread(row["ratio_min"], row["ratio_max"]), f"{cold['hot']['pairs']} rounds"]
+             for row in cold["hot"]["subjects"] if row["route_asked"] in own and "missing" not in row]
+    return rows
+
+
+def cold_peers_rows(peers: dict) -> list[list[str]]:
+    """The other's figure alone: headrace's stands in the rows of the cold loads."""
+    return [[f"Python: not in the page cache, to {PLACES[row['device']]}, PyTorch, CPU seconds per GB", "",
+             f"safetensors: {number(row['cpu_seconds_per_gb'])}", "", "", f"{peers['rounds']} rounds"]
+            for row in peers["rows"]]
+
+
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
-        "gpu-small": gpu_small_rows, "peers": peers_rows, "host": host_rows, "header": header_rows,
+        "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
+        "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "host": host_rows, "header": header_rows,
         "python": python_rows}
 
 
