@@ -122,8 +122,9 @@ static PyType_Slot loader_slots[] = {
     {Py_tp_new, loader_new},
     {Py_tp_dealloc, loader_dealloc},
     {Py_tp_methods, loader_methods},
-    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
-                        "lane_count, no_binding, keep_cache, /)\n--\n\nWhat loads share; 0 means the library's default."},
+    {Py_tp_doc,
+     (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
+             "lane_count, no_binding, keep_cache, /)\n--\n\nWhat loads share; 0 means the library's default."},
     {0, NULL},
 };
 

@@ -121,6 +121,9 @@ struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_p
     if (found.heat == HEAT_HOT ||
         (found.heat == HEAT_MIXED && hr_residency_exact(fd, chunk->file_begin, span) >= (int64_t)span))
         return hot;
+    pthread_mutex_lock(&load->heat->lock);
+    load->heat->files[chunk->file_index].has_cold = 1;
+    pthread_mutex_unlock(&load->heat->lock);
     return cold(load, chunk, &found);
 }
 
@@ -141,7 +144,7 @@ struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struc
 static const struct hr_storage *first_cold(const struct hr_load *load)
 {
     for (size_t i = 0; i < load->checkpoint->file_count; i++)
-        if (load->heat->files[i].heat > HEAT_HOT)
+        if (load->heat->files[i].has_cold)
             return &load->heat->files[i].storage;
     return NULL;
 }

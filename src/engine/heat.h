@@ -17,7 +17,8 @@ enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
 struct hr_heat {
     pthread_mutex_t lock; /* held while a file is looked at: others that want to know wait for the answer */
     struct heat_of_file {
-        uint8_t heat; /* enum file_heat */
+        uint8_t heat;     /* enum file_heat */
+        uint8_t has_cold; /* a chunk of it was not cached */
         struct hr_storage storage;
     } files[];
 };
