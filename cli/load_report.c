@@ -53,6 +53,8 @@ static void json_figures(struct json *json, const struct hr_stats *stats)
     json_u64(json, "threads", stats->thread_count);
     json_string(json, "bottleneck", stats->bottleneck, strlen(stats->bottleneck));
     json_u64(json, "bytes_read", stats->bytes_read);
+    json_u64(json, "bytes_direct", stats->bytes_direct);
+    json_string(json, "storage", stats->storage, strlen(stats->storage));
     json_u64(json, "bytes_allocated", stats->bytes_allocated);
     json_u64(json, "reads", stats->read_count);
     json_u64(json, "chunks", stats->chunk_count);
@@ -155,6 +157,14 @@ static void speed_rows(struct table *table, const struct load_report *report, co
     prediction_share_row(table, &prediction, stats->total_ns);
 }
 
+/* Of loads that the page cache did not hold. */
+static void storage_rows(struct table *table, const struct hr_stats *stats)
+{
+    table_addf(table, "storage");
+    table_addf(table, "%s", stats->storage);
+    bytes_row(table, "past cache", stats->bytes_direct);
+}
+
 static void gpu_rows(struct table *table, const struct hr_stats *stats)
 {
     char size[32], kernels[64];
@@ -202,6 +212,8 @@ void load_report_text(const struct load_report *report)
     table_addf(&table, "route");
     table_addf(&table, "%s%s%s%s", hr_route_name(stats->route), *stats->route_reason ? " (" : "", stats->route_reason,
                *stats->route_reason ? ")" : "");
+    if (*stats->storage)
+        storage_rows(&table, stats);
     table_addf(&table, "threads");
     table_addf(&table, "%u", stats->thread_count);
     table_addf(&table, "bottleneck");

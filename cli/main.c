@@ -18,7 +18,7 @@ static const struct verb verbs[] = {
     {"diff", "A B", "Say which tensors of two checkpoints differ.", diff_run},
     {"plan", "PATH...", "Print how a load would go, without moving a byte.", plan_run},
     {"probe", "[PATH]", "Measure what this machine can do, for load to compare with.", probe_run},
-    {"doctor", "", "Say what is usable on this machine, and for what is not, why.", doctor_run},
+    {"doctor", "[PATH]", "Say what is usable on this machine, and for what is not, why.", doctor_run},
 };
 enum { VERB_COUNT = sizeof verbs / sizeof verbs[0] };
 

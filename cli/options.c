@@ -110,6 +110,8 @@ static const char *kind_form(enum option_kind kind)
         return "a number from 0 to 4294967295";
     case OPTION_SIZE:
         return "a size such as 4MiB, 1G or 4096";
+    case OPTION_FLAG:
+        return "0 or 1";
     case OPTION_SECONDS:
         return "seconds such as 0.5, greater than 0";
     default:
@@ -117,13 +119,13 @@ static const char *kind_form(enum option_kind kind)
     }
 }
 
-/* 1 when the text has the option's form; the target keeps its value otherwise. */
+/* 1 when the text has the option's form. A flag has a text only in the environment. */
 static int option_store(const struct option *option, const char *text)
 {
     switch (option->kind) {
     case OPTION_FLAG:
-        *(int *)option->target = 1;
-        return 1;
+        *(int *)option->target = !text || *text == '1';
+        return !text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
     case OPTION_TEXT:
         *(const char **)option->target = text;
         return 1;

@@ -11,7 +11,7 @@
 #include "verbs.h"
 
 enum option_kind {
-    OPTION_FLAG,    /* int: 1 when given */
+    OPTION_FLAG,    /* int: 1 when given; in the environment 0 or 1 */
     OPTION_TEXT,    /* const char * */
     OPTION_LIST,    /* struct text_list: may be given again */
     OPTION_COUNT,   /* uint32_t */

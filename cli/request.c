@@ -147,6 +147,7 @@ int request_loader(const struct tuning *tuning, const char *device, struct hr_lo
     options.chunk_bytes = tuning->chunk_bytes;
     options.queue_depth = tuning->queue_depth;
     options.staging_bytes = tuning->staging_bytes;
+    options.keep_cache = (uint32_t)tuning->keep_cache;
     options.lane_count = tuning->lane_count;
     options.no_binding = (uint32_t)tuning->no_numa;
     return hr_loader_new(&options, ret_loader, err);

@@ -19,7 +19,7 @@ struct open_flags {
 struct tuning {
     uint32_t route, thread_count, queue_depth, lane_count;
     uint64_t chunk_bytes, window_bytes, staging_bytes;
-    int no_numa;
+    int no_numa, keep_cache;
 };
 
 struct request_options {
@@ -53,6 +53,8 @@ struct request_options {
                "reads in flight per thread, with io_uring"),                                                      \
         OPTION("staging-bytes", "SIZE", OPTION_SIZE, &(tuning).staging_bytes, "HEADRACE_STAGING_BYTES",           \
                "most pinned memory, for GPUs"),                                                                   \
+        OPTION("keep-cache", NULL, OPTION_FLAG, &(tuning).keep_cache, "HEADRACE_KEEP_CACHE",                      \
+               "leave what storage delivers in the page cache"),                                                  \
         OPTION("lanes", "N", OPTION_COUNT, &(tuning).lane_count, "HEADRACE_LANES", "streams a GPU"),              \
         OPTION("no-numa", NULL, OPTION_FLAG, &(tuning).no_numa, NULL, "bind nothing to the GPU's NUMA node")
 

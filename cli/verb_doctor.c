@@ -1,11 +1,13 @@
 /*
- * verb_doctor.c: what the library can use here, and which GPUs there are. It answers a question about the machine, so "no" is no failure.
+ * verb_doctor.c: what the library can use here, which GPUs there are, and how the storage of a path would be read. It
+ * answers a question about the machine, so "no" is no failure.
  */
 #include <headrace/headrace.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli_device.h"
+#include "interrupt.h"
 #include "options.h"
 #include "output.h"
 
@@ -18,7 +20,8 @@ static int find_gpu(int ordinal, struct hr_device_info *ret_info)
     return device_find(name, ret_info, &err) == 0;
 }
 
-static void print_json(const struct hr_capability *capabilities, size_t count)
+/* `storage`: NULL without a path. */
+static void print_json(const struct hr_capability *capabilities, size_t count, const char *storage)
 {
     struct hr_device_info info;
     struct json json = {0};
@@ -37,11 +40,13 @@ static void print_json(const struct hr_capability *capabilities, size_t count)
     for (int i = 0; find_gpu(i, &info); i++)
         json_device(&json, NULL, &info);
     json_close(&json, ']');
+    if (storage)
+        json_string(&json, "storage", storage, strlen(storage));
     json_close(&json, '}');
     json_end(&json);
 }
 
-static void print_text(const struct hr_capability *capabilities, size_t count)
+static void print_text(const struct hr_capability *capabilities, size_t count, const char *storage)
 {
     struct table table;
     struct hr_device_info info;
@@ -59,27 +64,43 @@ static void print_text(const struct hr_capability *capabilities, size_t count)
                    human_bytes(memory, info.memory_bytes), info.compute_major, info.compute_minor,
                    info.copy_engine_count, info.pci, info.uuid);
     }
+    if (storage) {
+        table_addf(&table, "storage");
+        table_addf(&table, "%s", "");
+        table_add(&table, escape(storage, strlen(storage)));
+    }
     printf("headrace %s\n", hr_version());
     table_print(&table, stdout);
 }
 
-int doctor_run(const struct verb *verb, int argument_count, char **arguments)
+static void print(int as_json, const char *storage)
 {
-    struct text_list operands;
-    int as_json = 0, code;
-    const struct option options[] = {JSON_OPTION(as_json), {0}};
-    if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){0, 0}, &operands, &code))
-        return code;
     size_t count = hr_capabilities(NULL, 0);
     struct hr_capability *capabilities = allocate(count, sizeof *capabilities);
     size_t found = hr_capabilities(capabilities, count);
     if (found < count)
         count = found;
     if (as_json)
-        print_json(capabilities, count);
+        print_json(capabilities, count, storage);
     else
-        print_text(capabilities, count);
+        print_text(capabilities, count, storage);
     free(capabilities);
+}
+
+int doctor_run(const struct verb *verb, int argument_count, char **arguments)
+{
+    struct text_list operands;
+    struct hr_error err;
+    char storage[320];
+    int as_json = 0, code;
+    const struct option options[] = {JSON_OPTION(as_json), {0}};
+    if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){0, 1}, &operands, &code))
+        return code;
+    code = EXIT_YES;
+    if (operands.count && hr_storage_describe(operands.texts[0], storage, sizeof storage, &err) < 0)
+        code = load_error_report(verb->name, as_json, &err);
+    else
+        print(as_json, operands.count ? storage : NULL);
     text_list_release(&operands);
-    return EXIT_YES;
+    return code;
 }

@@ -301,7 +301,11 @@ HR_API int hr_device_find(const char *name, struct hr_device_info *ret_info, str
 struct hr_loader;
 
 enum hr_route {
-    HR_ROUTE_AUTO = 0,  /* chosen by what is usable and by what the page cache holds; the reason is in the stats */
+    /*
+     * Each file by what the page cache holds of it: that is copied from there by preadv, the rest is read past it, by
+     * io_uring where that is usable. The route that is named, with the reason, is the one of most bytes.
+     */
+    HR_ROUTE_AUTO = 0,
     HR_ROUTE_PREAD = 1, /* reader threads that call preadv */
     HR_ROUTE_URING = 2, /* io_uring */
     HR_ROUTE_MMAP = 3,  /* host only: private writable mappings, read when touched; a file that shrinks means SIGBUS */
@@ -351,13 +355,13 @@ struct hr_loader_options {
     size_t device_count;
     uint32_t route;        /* enum hr_route */
     uint32_t thread_count; /* reader threads of each load, at most 128; 0: the cores they may use, at most 16 */
-    uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB, with a GPU 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
+    uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
     uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
     uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB */
     struct hr_allocator allocator; /* alloc == NULL: the library's own */
     uint64_t staging_bytes; /* most pinned memory, for GPUs; 0: what is fastest, at most 256 MiB. At least one chunk */
-    uint32_t keep_cache;    /* not 0: what storage delivers stays in the page cache, for the next who reads it */
+    uint32_t keep_cache;    /* auto: not 0: what storage delivers stays in the page cache, for the next reader */
     uint32_t lane_count;    /* streams a GPU; 0: what its copy engines want. At most 16 */
     uint32_t no_binding;    /* not 0: readers and pinned memory are not bound to the GPUs' NUMA node */
 };
@@ -477,8 +481,8 @@ struct hr_stats {
     uint32_t route;         /* the one used */
     char route_reason[160]; /* why */
     char bottleneck[64];    /* "storage or page cache", "destinations", "consumer", ... */
-    /* GPUs */
     uint64_t bytes_direct;  /* of bytes_read: past the page cache, with O_DIRECT */
+    /* GPUs */
     uint64_t bytes_sent;    /* over the links to devices */
     uint64_t copy_count;    /* by copy engines, one for each range of memory */
     uint64_t kernel_count;  /* launches of the kernel that places small and strided ranges */
@@ -487,6 +491,11 @@ struct hr_stats {
     uint64_t cpu_ns;        /* of processor time that the readers took, as of their last chunks */
     char staging[160];      /* kind of the staging memory, and why not a better one; "" without GPUs */
     char placement[160];    /* the NUMA node of readers and staging, or why they are not bound; "" without GPUs */
+    /*
+     * Auto route: how what the page cache did not hold is read, and why not better: "direct by uring: ext4". Of the
+     * first such file; "" while there is none, and while it is being found out.
+     */
+    char storage[160];
 };
 
 /*
@@ -585,6 +594,15 @@ struct hr_capability {
  * Starts no load, touches no file but /proc and /sys. Thread-safe.
  */
 HR_API size_t hr_capabilities(struct hr_capability *ret_capabilities, size_t capacity);
+
+/*
+ * How a load of `path` (a file, a folder, an index) would read what the page cache does not hold, as hr_stats.storage
+ * names it, and what the filesystem refuses and wants; 256 bytes are enough, longer text is cut. Of a checkpoint of
+ * many files the first one is asked: it is opened, and a block of it is read past the page cache. Blocks for as long as
+ * that takes. Thread-safe. HR_EINVALID_ARGUMENT without `path`, `ret_text` or `capacity`; errors of finding and opening
+ * the file are those of hr_checkpoint_open(), but its content is not looked at.
+ */
+HR_API int hr_storage_describe(const char *path, char *ret_text, size_t capacity, struct hr_error *err);
 
 struct hr_probe_options {
     size_t size;           /* of this struct */

@@ -66,6 +66,7 @@ PyObject *core_shape_tuple(const uint64_t *extents, size_t count, uint64_t divis
 extern PyType_Spec core_checkpoint_spec, core_loader_spec, core_load_spec, core_tensor_spec;
 PyObject *core_open(PyObject *module, PyObject *arguments);
 PyObject *core_device_find(PyObject *module, PyObject *name);
+PyObject *core_storage(PyObject *module, PyObject *path);
 PyObject *core_probe(PyObject *module, PyObject *arguments);
 
 #endif

@@ -12,9 +12,9 @@ static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     struct hr_loader_options options = {.size = sizeof options};
     unsigned long long chunk_bytes, arena_bytes, staging_bytes;
     const char *device;
-    if (!PyArg_ParseTuple(arguments, "IIKIKsKII", &options.route, &options.thread_count, &chunk_bytes,
+    if (!PyArg_ParseTuple(arguments, "IIKIKsKIII", &options.route, &options.thread_count, &chunk_bytes,
                           &options.queue_depth, &arena_bytes, &device, &staging_bytes, &options.lane_count,
-                          &options.no_binding))
+                          &options.no_binding, &options.keep_cache))
         return NULL;
     options.chunk_bytes = chunk_bytes;
     options.arena_bytes = arena_bytes;
@@ -122,8 +122,9 @@ static PyType_Slot loader_slots[] = {
     {Py_tp_new, loader_new},
     {Py_tp_dealloc, loader_dealloc},
     {Py_tp_methods, loader_methods},
-    {Py_tp_doc, (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
-                        "lane_count, no_binding, /)\n--\n\nWhat loads share; 0 means the library's default."},
+    {Py_tp_doc,
+     (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
+             "lane_count, no_binding, keep_cache, /)\n--\n\nWhat loads share; 0 means the library's default."},
     {0, NULL},
 };
 

@@ -166,6 +166,8 @@ static PyMethodDef core_functions[] = {
      "dtype_list()\n--\n\n[(name, bits)]; the dtype's code is its position + 1."},
     {"capability_list", capability_list, METH_NOARGS, "capability_list()\n--\n\n[(name, usable, detail)]."},
     {"device_find", core_device_find, METH_O, "device_find(name, /)\n--\n\nThe facts of a device, a dict."},
+    {"storage", core_storage, METH_O,
+     "storage($module, path, /)\n--\n\nHow the storage of a checkpoint would be read past the page cache, a str."},
     {"probe", core_probe, METH_VARARGS,
      "probe(device, path, thread_count, budget_ns, /)\n--\n\nMeasures the machine's ceilings, a dict."},
     {"route_find", route_find, METH_O, "route_find(name, /)\n--\n\nThe route of this name, or -1."},

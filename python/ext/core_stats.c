@@ -1,6 +1,6 @@
 /*
- * core_stats.c: the library's records as dicts: what a load did, what a device is, what a machine can do. The functions
- * of the module that ask for the latter two are here too.
+ * core_stats.c: the library's records as dicts: what a load did, what a device is, what a machine can do. The
+ * functions of the module that ask for the latter two, and for what storage is, are here too.
  */
 #include "core.h"
 
@@ -17,10 +17,11 @@ static PyObject *joined(PyObject *first, PyObject *second)
 
 static PyObject *transfer_dict(const struct hr_stats *stats)
 {
-    return Py_BuildValue("{sK sK sK sK sK sK ss ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
+    return Py_BuildValue("{sK sK sK sK sK sK ss ss sK ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
                          U64(stats->copy_count), "kernel_count", U64(stats->kernel_count), "staging_bytes",
                          U64(stats->staging_bytes), "copy_wait_ns", U64(stats->copy_wait_ns), "cpu_ns",
-                         U64(stats->cpu_ns), "staging", stats->staging, "placement", stats->placement);
+                         U64(stats->cpu_ns), "staging", stats->staging, "placement", stats->placement, "bytes_direct",
+                         U64(stats->bytes_direct), "storage", stats->storage);
 }
 
 PyObject *core_stats_dict(const struct hr_stats *stats)
@@ -90,6 +91,18 @@ static PyObject *limits_dict(const struct hr_limits *limits)
         "to_device", sizes_dict(limits), "from_device", U64(limits->from_device), "page_cache_to_device",
         U64(limits->page_cache_to_device), "pin", U64(limits->pin), "page_cache_detail", limits->page_cache_detail,
         "storage_detail", limits->storage_detail, "device_detail", limits->device_detail);
+}
+
+PyObject *core_storage(PyObject *module, PyObject *path)
+{
+    char text[320];
+    struct hr_error err;
+    int rc;
+    const char *name = PyBytes_AsString(path);
+    if (name == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS rc = hr_storage_describe(name, text, sizeof text, &err);
+    Py_END_ALLOW_THREADS return rc != 0 ? core_raise(PyModule_GetState(module), &err) : PyUnicode_FromString(text);
 }
 
 PyObject *core_probe(PyObject *module, PyObject *arguments)

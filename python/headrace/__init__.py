@@ -20,7 +20,7 @@ from ._core import Tensor
 from ._core import version as __version__
 from ._job import Job, Stats
 from ._options import Loader, release
-from ._probe import Limits, probe
+from ._probe import Limits, probe, storage
 from ._request import Shard, shard
 from ._safe_open import safe_open
 from .errors import HeadraceError
@@ -50,6 +50,7 @@ __all__ = [
     "safe_open",
     "shard",
     "start",
+    "storage",
     "stream",
     "verify",
 ]

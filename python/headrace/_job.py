@@ -38,6 +38,7 @@ class Stats:
     bytes_needed: int
     bytes_ready: int
     bytes_read: int
+    bytes_direct: int  #: of bytes_read: past the page cache, with O_DIRECT
     bytes_allocated: int
     peak_window_bytes: int
     item_count: int
@@ -55,6 +56,7 @@ class Stats:
     route: str
     route_reason: str
     bottleneck: str
+    storage: str  #: how what the page cache did not hold was read, and why not better; "" when it held all
     bytes_sent: int  #: GPUs: over the link
     copy_count: int  #: GPUs: copies, one for each range of memory
     kernel_count: int  #: GPUs: launches of the kernel that places small and strided ranges

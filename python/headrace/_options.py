@@ -24,16 +24,17 @@ class Loader:
         threads: reader threads of each load; None: the cores this process may use, at most 16.
         route: "auto", "pread", "uring" (io_uring), "mmap" (private mappings, read when touched) or "gds"
             (GPUDirect Storage, to GPUs).
-        chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB, with a GPU 2 MiB.
+        chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB.
         queue_depth: io_uring: reads in flight per thread, at most 256; None: 8.
         arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB.
         staging_bytes: most pinned memory for a GPU, kept between loads; None: what is fastest, at most 256 MiB.
         lanes: streams for copies to a GPU, at most 16; None: what its copy engines want.
+        keep_cache: leave what storage delivers in the page cache, for the next who reads it.
         numa: bind reader threads and pinned memory to the GPU's NUMA node where that helps; False: bind nothing.
 
     All but `device` and `numa` may also be given by the environment: HEADRACE_THREADS, HEADRACE_ROUTE,
-    HEADRACE_CHUNK_BYTES, HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES, HEADRACE_STAGING_BYTES, HEADRACE_LANES. Any thread
-    may use a loader. A loader made before a fork raises Forked in the child.
+    HEADRACE_CHUNK_BYTES, HEADRACE_QUEUE_DEPTH, HEADRACE_ARENA_BYTES, HEADRACE_STAGING_BYTES, HEADRACE_LANES,
+    HEADRACE_KEEP_CACHE (0 or 1). Any thread may use a loader. A loader made before a fork raises Forked in the child.
 
     Raises InvalidArgument for a value out of range, naming it, and DeviceUnavailable.
     """
@@ -49,6 +50,7 @@ class Loader:
         arena_bytes: int | None = None,
         staging_bytes: int | None = None,
         lanes: int | None = None,
+        keep_cache: bool | None = None,
         numa: bool = True,
     ) -> None:
         name = route if route is not None else os.environ.get("HEADRACE_ROUTE") or "auto"
@@ -66,6 +68,7 @@ class Loader:
             number_option("staging_bytes", staging_bytes),
             number_option("lanes", lanes, 0xFFFFFFFF),
             int(not numa),
+            number_option("keep_cache", keep_cache, 1),
         )
         self.device = None if device is None else _devices.name_of(device)
         self._cores: dict[str, _core.Loader] = {}

@@ -1,5 +1,5 @@
-"""probe(): the ceilings of this machine; and what share of the link's a load reached, where that was measured: here, or
-by `headrace probe`, which keeps its results in a file."""
+"""probe(): the ceilings of this machine; storage(): how a path would be read; and what share of the link's a load
+reached, where that was measured: here, or by `headrace probe`, which keeps its results in a file."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ class Limits:
     page_cache_detail: str
     storage_detail: str
     device_detail: str
+
+
+def storage(path: str | os.PathLike[str]) -> str:
+    """How a load of `path` (a file, a folder, an index) would read what the page cache does not hold: "direct, else
+    dontcache: ext4; ...", with what the filesystem refuses and wants. One block is read. Raises as open() does."""
+    return _core.storage(os.fsencode(path))
 
 
 _measured: dict[str, tuple[int, int]] = {}  # uuid: time, bytes a second over the link

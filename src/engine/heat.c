@@ -4,6 +4,9 @@
  */
 #include "engine/heat.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "base/sys.h"
 #include "io/residency.h"
@@ -80,18 +83,11 @@ static int is_compact(const struct hr_load *load, const struct hr_plan_chunk *ch
     return chunk->file_end - chunk->file_begin <= load->loader->chunk_bytes;
 }
 
-/* By O_DIRECT where all it wants can be given: pages. */
-static uint32_t cold_mode(const struct hr_load *load, const struct hr_plan_chunk *chunk,
-                          const struct hr_storage *storage)
+static uint32_t cold_mode(const struct hr_load *load, const struct hr_storage *storage)
 {
     if (load->loader->keep_cache)
         return HR_READ_BUFFERED;
-    if (storage->mode != HR_READ_DIRECT)
-        return storage->mode;
-    if (is_compact(load, chunk) && storage->offset_alignment <= HR_CUT_ALIGNMENT &&
-        storage->memory_alignment <= HR_CUT_ALIGNMENT)
-        return HR_READ_DIRECT;
-    return storage->fallback_mode;
+    return hr_storage_wants_more_than_pages(storage) ? storage->fallback_mode : storage->mode;
 }
 
 static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0};
@@ -99,7 +95,10 @@ static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0};
 static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_plan_chunk *chunk,
                                     const struct heat_of_file *found)
 {
-    return (struct hr_chunk_reading){cold_mode(load, chunk, &found->storage), 1};
+    uint32_t mode = cold_mode(load, &found->storage);
+    if (mode == HR_READ_DIRECT && !is_compact(load, chunk))
+        mode = found->storage.fallback_mode;
+    return (struct hr_chunk_reading){mode, 1};
 }
 
 int hr_heat_is_known(struct hr_load *load, const struct hr_plan_chunk *chunk, struct hr_chunk_reading *ret_reading)
@@ -122,6 +121,9 @@ struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_p
     if (found.heat == HEAT_HOT ||
         (found.heat == HEAT_MIXED && hr_residency_exact(fd, chunk->file_begin, span) >= (int64_t)span))
         return hot;
+    pthread_mutex_lock(&load->heat->lock);
+    load->heat->files[chunk->file_index].has_cold = 1;
+    pthread_mutex_unlock(&load->heat->lock);
     return cold(load, chunk, &found);
 }
 
@@ -129,8 +131,39 @@ struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struc
 {
     pthread_mutex_lock(&load->heat->lock);
     struct hr_storage *storage = &load->heat->files[chunk->file_index].storage;
+    if (storage->mode == HR_READ_DIRECT) {
+        size_t used = strlen(storage->detail);
+        snprintf(storage->detail + used, sizeof storage->detail - used, "; no O_DIRECT: a file refused a read");
+    }
     storage->mode = storage->fallback_mode;
     struct hr_chunk_reading reading = {storage->fallback_mode, 1};
     pthread_mutex_unlock(&load->heat->lock);
     return reading;
+}
+
+static const struct hr_storage *first_cold(const struct hr_load *load)
+{
+    for (size_t i = 0; i < load->checkpoint->file_count; i++)
+        if (load->heat->files[i].has_cold)
+            return &load->heat->files[i].storage;
+    return NULL;
+}
+
+static const char *why_not_direct(const struct hr_load *load, const struct hr_storage *storage)
+{
+    if (load->loader->keep_cache)
+        return ", since keep_cache is set";
+    return hr_storage_wants_more_than_pages(storage) ? ", since O_DIRECT wants an alignment to more than pages" : "";
+}
+
+void hr_heat_describe(struct hr_load *load, char *text, size_t capacity)
+{
+    *text = '\0';
+    if (!load->heat || pthread_mutex_trylock(&load->heat->lock))
+        return;
+    const struct hr_storage *storage = first_cold(load);
+    if (storage)
+        snprintf(text, capacity, "%s by %s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
+                 load->cold_backend->name, why_not_direct(load, storage), storage->detail);
+    pthread_mutex_unlock(&load->heat->lock);
 }

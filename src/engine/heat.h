@@ -17,7 +17,8 @@ enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
 struct hr_heat {
     pthread_mutex_t lock; /* held while a file is looked at: others that want to know wait for the answer */
     struct heat_of_file {
-        uint8_t heat; /* enum file_heat */
+        uint8_t heat;     /* enum file_heat */
+        uint8_t has_cold; /* a chunk of it was not cached */
         struct hr_storage storage;
     } files[];
 };
@@ -38,5 +39,11 @@ struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_p
 
 /* What an O_DIRECT read of the chunk's file that was refused leaves. */
 struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struct hr_plan_chunk *chunk);
+
+/*
+ * For the statistics: how what was not cached is read, and why not better; of the first such file. "" while there is
+ * none. Does not block: also "" while a file is being looked at.
+ */
+void hr_heat_describe(struct hr_load *load, char *text, size_t capacity);
 
 #endif

@@ -294,6 +294,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
         hr_loader_describe_gds(load->loader, stats.staging, sizeof stats.staging);
     if (load->loader->staging)
         hr_load_describe_placement(load, stats.placement, sizeof stats.placement);
+    hr_heat_describe(unlocked, stats.storage, sizeof stats.storage);
     stats.thread_count = load->thread_count;
     stats.route = load->route;
     pthread_mutex_lock(&unlocked->lock);

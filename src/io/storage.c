@@ -159,6 +159,11 @@ void hr_storage_probe(const char *path, int fd, struct hr_storage *ret_storage)
     *ret_storage = storage;
 }
 
+int hr_storage_wants_more_than_pages(const struct hr_storage *storage)
+{
+    return storage->offset_alignment > HR_CUT_ALIGNMENT || storage->memory_alignment > HR_CUT_ALIGNMENT;
+}
+
 const char *hr_read_mode_name(uint32_t mode)
 {
     static const char *const names[] = {"buffered", "direct", "dontcache", "drop"};

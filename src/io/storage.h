@@ -36,6 +36,9 @@ struct hr_storage {
  */
 void hr_storage_probe(const char *path, int fd, struct hr_storage *ret_storage);
 
+/* O_DIRECT wants a larger alignment than the pages that chunks are read in: it is not used then. */
+int hr_storage_wants_more_than_pages(const struct hr_storage *storage);
+
 /* "direct", "dontcache", ...: as statistics name it. */
 const char *hr_read_mode_name(uint32_t mode);
 

@@ -216,3 +216,31 @@ def test_deadline(tmp_path):
     path = sparse(tmp_path / "x.safetensors", 4 << 30)
     arguments = ["load", "--json", "--deadline", "0.02", "--window", "64MiB", "--threads", "1", path]
     assert run_json(*arguments, code=3)["error"]["kind"] == "DeadlineExceeded"
+
+
+def make_cold(path):
+    """Takes the file out of the page cache, as far as the system does that."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def test_what_is_not_cached_is_reported(tmp_path):
+    path = write(tmp_path / "x.safetensors", {"a": ("U8", [8 << 20], None)})
+    arguments = ["load", "--device", "cpu", path]
+    reports = []
+    for options, variables in [([], {}), (["--keep-cache"], {}), ([], {"HEADRACE_KEEP_CACHE": "1"}),
+                               ([], {"HEADRACE_KEEP_CACHE": "0"})]:
+        make_cold(path)
+        reports.append(run_json(*arguments, "--json", *options, env=variables))
+    if not reports[0]["storage"]:
+        pytest.skip("the page cache cannot be emptied here")
+    way = run_json("doctor", "--json", path)["storage"]
+    for report, is_kept in zip(reports, [False, True, True, False]):
+        assert ("since keep_cache is set" in report["storage"]) == is_kept
+        assert report["storage"].startswith("buffered by " if is_kept else re.match(r"\w+", way)[0] + " by ")
+        assert (report["bytes_direct"] > 0) == (report["storage"].startswith("direct "))
+    make_cold(path)
+    lines = [line.split(maxsplit=1) for line in run(*arguments).stdout.splitlines()]
+    assert ["storage", reports[0]["storage"]] in lines and "past" in [line[0] for line in lines]

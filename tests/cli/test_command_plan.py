@@ -56,3 +56,14 @@ def test_doctor_as_text():
     assert (result.returncode, result.stderr) == (0, "")
     assert lines[0] == run("--version").stdout.strip()
     assert [line.split("  ")[0] for line in lines[1:]] == names
+
+
+def test_doctor_of_a_path(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    text = run_json("doctor", "--json", path)["storage"]
+    assert text.split(":")[0].split(",")[0] in ("direct", "dontcache", "drop", "buffered")
+    assert run_json("doctor", "--json", tmp_path)["storage"] == text
+    assert run("doctor", path).stdout.splitlines()[-1].split(maxsplit=1) == ["storage", text]
+    assert "storage" not in run_json("doctor", "--json")
+    assert run("doctor", tmp_path / "missing").returncode == 1
+    assert run_json("doctor", "--json", tmp_path / "missing", code=1)["error"]["kind"] == "IoError"

@@ -101,7 +101,7 @@ def test_the_number_of_operands():
         assert result.stderr.startswith(f"headrace {verb}: an argument is missing\nusage: headrace {verb} ")
     assert run("diff", "a").returncode == 2
     assert "too many arguments" in run("diff", "a", "b", "c").stderr
-    assert run("doctor", "x").returncode == 2
+    assert run("doctor", "a", "b").returncode == 2
     assert run("probe", "a", "b").returncode == 2
 
 
@@ -119,7 +119,7 @@ def test_two_dashes_end_the_options(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["THREADS", "ROUTE", "CHUNK_BYTES", "WINDOW_BYTES", "QUEUE_DEPTH", "STAGING_BYTES",
-                                  "LANES"])
+                                  "LANES", "KEEP_CACHE"])
 def test_the_environment_is_checked(tmp_path, name):
     path = write(tmp_path / "x.safetensors", SMALL)
     result = run("load", path, env={f"HEADRACE_{name}": "x"})

@@ -2,6 +2,7 @@
 
 import array
 import itertools
+import os
 import random
 import threading
 
@@ -473,3 +474,26 @@ def test_jax(path, tensors):
     assert_same({name: numpy.asarray(array) for name, array in loaded.items()}, tensors, names)
     with pytest.raises(headrace.errors.Unsupported, match="jax_enable_x64"):
         headrace.load(path, "F64.*", framework="jax")
+
+
+def test_keep_cache(tmp_path, monkeypatch):
+    tensor = numpy.arange(8 << 20, dtype=numpy.uint8).tobytes()
+    path = reference.write_by_hand(tmp_path / "cold.safetensors", {"a": ("U8", [8 << 20], tensor)})
+    found = []
+    for keep in (False, True):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with headrace.open(path) as checkpoint:
+            checkpoint.load(loader=headrace.Loader(keep_cache=keep))
+            found.append(checkpoint.last_stats)
+    if found[0].storage == "":
+        pytest.skip("the page cache cannot be emptied here")
+    assert "keep_cache" not in found[0].storage and "keep_cache" in found[1].storage
+    assert found[0].storage.split()[0] == headrace.storage(path).split(":")[0].split(",")[0]
+    assert found[1].bytes_direct == 0 and (found[0].bytes_direct > 0) == found[0].storage.startswith("direct ")
+    monkeypatch.setenv("HEADRACE_KEEP_CACHE", "2")
+    with pytest.raises(headrace.errors.InvalidArgument, match="HEADRACE_KEEP_CACHE"):
+        headrace.Loader()
+    with pytest.raises(FileNotFoundError):
+        headrace.storage(tmp_path / "none")

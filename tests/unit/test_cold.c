@@ -72,6 +72,19 @@ static int make_cold(const struct test_model *model)
     return left == 0;
 }
 
+/* Twice: the first read may drop what a probe with RWF_DONTCACHE has left marked. */
+static void make_hot(const struct test_model *model)
+{
+    char block[65536];
+    for (size_t i = 0; i < 2 * model->path_count; i++) {
+        int fd = open(model->paths[i / 2], O_RDONLY);
+        assert_true(fd >= 0);
+        while (read(fd, block, sizeof block) > 0)
+            ;
+        close(fd);
+    }
+}
+
 static void check_page_cache(const struct test_model *model, const struct hr_stats *stats)
 {
     int64_t resident = 0;
@@ -111,8 +124,13 @@ static void test_keep_cache(void **state)
     make_cold(&model);
     struct hr_stats stats = load_all(loader, &model);
     assert_int_equal(stats.bytes_direct, 0);
+    assert_true(!*stats.storage || strncmp(stats.storage, "buffered by ", 12) == 0);
+    assert_true(!*stats.storage || strstr(stats.storage, "keep_cache"));
     for (size_t i = 0; i < model.path_count; i++)
         assert_true(resident_bytes(model.paths[i]) > 2900000);
+    make_hot(&model);
+    stats = load_all(loader, &model);
+    assert_string_equal(stats.storage, "");
     hr_loader_free(loader);
     model_close(&model);
 }
@@ -134,6 +152,37 @@ static const struct fake_storage storages[] = {
     {.cold = 1, .descriptor_max = 2},
 };
 
+static void assert_contains(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("\"%s\" does not contain \"%s\"", text, part);
+}
+
+/* The statistics name the rung that the load came to, and each that was refused above it. */
+static void check_storage_text(const struct fake_storage *storage, const char *path, const char *text)
+{
+    struct hr_storage probed;
+    int fd = open(path, O_RDONLY);
+    hr_storage_probe(path, fd, &probed);
+    close(fd);
+    if (probed.is_memory || (storage->cachestat_error && storage->flags_error)) { /* nobody can tell: read as cached */
+        assert_string_equal(text, "");
+        return;
+    }
+    int is_coarse = hr_storage_wants_more_than_pages(&probed);
+    const char *name = hr_read_mode_name(is_coarse ? probed.fallback_mode : probed.mode);
+    assert_int_equal(strncmp(text, name, strlen(name)), 0);
+    assert_contains(text + strlen(name), " by ");
+    if (is_coarse)
+        assert_contains(text, "alignment to more than pages");
+    if (storage->direct_open_error)
+        assert_contains(text, "no O_DIRECT: open says errno 22");
+    if (storage->direct_open_error && storage->flags_error)
+        assert_contains(text, "drop by ");
+    if (storage->flags_error)
+        assert_contains(text, "no RWF_DONTCACHE");
+}
+
 static void test_played(void **state)
 {
     struct test_model mixed;
@@ -149,6 +198,7 @@ static void test_played(void **state)
                     any_loader((struct hr_loader_options){.thread_count = threads, .chunk_bytes = 256 * KIB}, gpu);
                 struct hr_stats stats = load_all(loader, &mixed);
                 hr_loader_free(loader);
+                check_storage_text(&storage, mixed.paths[0], stats.storage);
                 fake_storage_remove();
                 if (i == 0 && stats.bytes_direct == 0)
                     print_message("the filesystem of the tests has no O_DIRECT\n");
@@ -170,9 +220,11 @@ static void test_direct_refused_late(void **state)
             fake_storage_install(&storage);
             struct hr_loader *loader =
                 any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 256 * KIB}, gpu);
-            load_all(loader, &model);
+            struct hr_stats stats = load_all(loader, &model);
             hr_loader_free(loader);
             fake_storage_remove();
+            if (stats.bytes_direct)
+                assert_contains(stats.storage, "no O_DIRECT: ");
         }
     model_close(&model);
 }

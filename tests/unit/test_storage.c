@@ -408,6 +408,52 @@ static void test_drop(void **state)
     }
 }
 
+/* ------------------------------------------------------------------------------------------ for people */
+
+static void assert_described(struct fake_storage options, const char *begin, const char *part)
+{
+    char text[320];
+    struct hr_error err = {0};
+    fake_storage_install(&options);
+    int code = hr_storage_describe(test_path("content"), text, sizeof text, &err);
+    fake_storage_remove();
+    assert_int_equal(code, 0);
+    if (strncmp(text, begin, strlen(begin)) != 0 || !strstr(text, part))
+        fail_msg("\"%s\" does not begin with \"%s\" or lacks \"%s\"", text, begin, part);
+}
+
+static void test_described(void **state)
+{
+    (void)state;
+    close(content_open());
+    struct hr_storage here = probe_path(test_path("content"));
+    skip_unless(!here.is_memory, &here);
+    assert_described((struct fake_storage){0}, hr_read_mode_name(here.mode), here.detail);
+    assert_described((struct fake_storage){.direct_open_error = EINVAL, .flags_error = EOPNOTSUPP},
+                     "drop: ", "no O_DIRECT: open says errno 22");
+    assert_described((struct fake_storage){.fs_magic = 0x6969}, hr_read_mode_name(here.mode), "NFS");
+    assert_described((struct fake_storage){.fs_magic = 0x6969}, hr_read_mode_name(here.mode), ", remote");
+    assert_described((struct fake_storage){.fs_magic = 0x01021994}, "buffered: ", "tmpfs");
+    skip_unless(here.mode == HR_READ_DIRECT, &here);
+    assert_described((struct fake_storage){.alignment = {4096, 65536}}, hr_read_mode_name(here.fallback_mode),
+                     "offsets on 65536");
+}
+
+static void test_described_wrongly(void **state)
+{
+    char text[8];
+    struct hr_error err = {0};
+    (void)state;
+    close(content_open());
+    assert_int_equal(hr_storage_describe(NULL, text, sizeof text, &err), HR_EINVALID_ARGUMENT);
+    assert_int_equal(hr_storage_describe(test_path("content"), NULL, 8, &err), HR_EINVALID_ARGUMENT);
+    assert_int_equal(hr_storage_describe(test_path("content"), text, 0, NULL), HR_EINVALID_ARGUMENT);
+    assert_int_equal(hr_storage_describe(test_path("none"), text, sizeof text, &err), HR_EIO_ERROR);
+    assert_int_equal(err.sys_errno, ENOENT);
+    assert_int_equal(hr_storage_describe(test_path("content"), text, sizeof text, &err), 0);
+    assert_int_equal(strlen(text), sizeof text - 1); /* cut */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +470,8 @@ int main(void)
         cmocka_unit_test(test_direct),
         cmocka_unit_test(test_dontcache),
         cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_described),
+        cmocka_unit_test(test_described_wrongly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
