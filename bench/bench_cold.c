@@ -28,7 +28,7 @@
 #include "cold_report.h"
 #include "cold_subject.h"
 #include "measure.h"
-#include "page_cache.h"
+#include "cache_state.h"
 #include "raw_reader.h"
 
 enum { NOT_HERE = 77, SWEEP_TRIALS = 3, ROUNDS_MIN = 3 };

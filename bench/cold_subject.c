@@ -8,7 +8,7 @@
 
 #include "compare.h"
 #include "measure.h"
-#include "page_cache.h"
+#include "cache_state.h"
 
 static uint64_t spaced(uint64_t bytes)
 {

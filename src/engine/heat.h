@@ -17,14 +17,19 @@ enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
 struct hr_heat {
     pthread_mutex_t lock; /* held while a file is looked at: others that want to know wait for the answer */
     struct heat_of_file {
-        uint8_t heat;     /* enum file_heat */
-        uint8_t has_cold; /* a chunk of it was not cached */
-        struct hr_storage storage;
+        uint8_t heat;              /* enum file_heat */
+        uint8_t has_cold;          /* a chunk of it was not cached */
+        int error;                 /* -errno when it cannot be told */
+        uint64_t asked, resident;  /* bytes of the places that were asked about, and of these in the page cache */
+        struct hr_storage storage; /* unless it is hot */
     } files[];
 };
 
 int hr_heat_new(size_t file_count, struct hr_heat **ret_heat, struct hr_error *err);
 void hr_heat_free(struct hr_heat *heat); /* NULL is allowed */
+
+/* Looks at a file, unless that was done; `fd` as below. */
+struct heat_of_file hr_heat_of_file(struct hr_load *load, size_t file_index, int fd);
 
 /* How a chunk is read. */
 struct hr_chunk_reading {

@@ -13,33 +13,30 @@
 #include "engine/gds_loader.h"
 #include "engine/heat.h"
 #include "io/io.h"
-#include "io/residency.h"
 
 /* Files whose residency is asked for: enough to tell a cold checkpoint from a hot one. */
 #define SAMPLE_FILES 8
 
 /*
- * Asks for one file: adds its size and its resident bytes. 0 or -errno. What cannot be opened is left out: the load
- * itself will meet and name the error.
+ * Asks for one file: adds what was asked and what of it is resident. 0 or -errno. What cannot be opened is left out: the
+ * load itself will meet and name the error.
  */
-static int sample_file(const struct hr_file *file, uint64_t *size, uint64_t *resident)
+static int sample_file(struct hr_load *load, size_t file_index, uint64_t *asked, uint64_t *resident)
 {
-    int fd = hr_sys->open(file->path, O_RDONLY | O_NONBLOCK);
+    int fd = hr_sys->open(load->checkpoint->files[file_index].path, O_RDONLY | O_NONBLOCK);
     if (fd < 0)
         return 0;
-    int64_t found = hr_residency(fd, 0, file->size, NULL);
+    struct heat_of_file found = hr_heat_of_file(load, file_index, fd);
     hr_sys->close(fd);
-    if (found < 0)
-        return (int)found;
-    *size += file->size;
-    *resident += (uint64_t)found;
-    return 0;
+    *asked += found.asked;
+    *resident += found.resident;
+    return found.error;
 }
 
 /* Percent of the sampled files that the page cache holds, or -errno. */
 static int sample_residency(struct hr_load *load)
 {
-    uint64_t size = 0, resident = 0;
+    uint64_t asked = 0, resident = 0;
     size_t step = load->plan.chunk_count / SAMPLE_FILES + 1;
     size_t last = SIZE_MAX;
     for (size_t i = 0; i < load->plan.chunk_count; i += step) {
@@ -47,11 +44,11 @@ static int sample_residency(struct hr_load *load)
         if (file_index == last)
             continue;
         last = file_index;
-        int code = sample_file(&load->checkpoint->files[file_index], &size, &resident);
+        int code = sample_file(load, file_index, &asked, &resident);
         if (code < 0)
             return code;
     }
-    return size ? (int)((double)resident / (double)size * 100) : 100;
+    return asked ? (int)((double)resident / (double)asked * 100) : 100;
 }
 
 /*
@@ -87,27 +84,43 @@ static void describe_gds(struct hr_load *load, const char *why)
     snprintf(load->route_reason, sizeof load->route_reason, "%s; %s", why, reason);
 }
 
-static void choose_auto(struct hr_load *load)
+/* Without io_uring what is not cached is read by as many threads as there are. */
+static void add_uring_reason(struct hr_load *load)
+{
+    size_t size = strlen(load->route_reason);
+    if (!load->loader->uring_usable)
+        snprintf(load->route_reason + size, sizeof load->route_reason - size, "; io_uring is not usable: %s",
+                 load->loader->uring_detail);
+}
+
+static int choose_auto(struct hr_load *load, struct hr_error *err)
 {
     size_t capacity = sizeof load->route_reason;
+    int code = hr_heat_new(load->checkpoint->file_count, &load->heat, err);
+    if (code < 0)
+        return code;
     load->route = HR_ROUTE_PREAD;
-    if (!load->loader->uring_usable) {
-        snprintf(load->route_reason, capacity, "io_uring is not usable: %s", load->loader->uring_detail);
-        return;
-    }
     int percent = sample_residency(load);
     if (percent < 0)
         snprintf(load->route_reason, capacity, "cannot tell what the page cache holds: %s", strerror(-percent));
     else
         snprintf(load->route_reason, capacity, "the page cache holds %d %% of the files", percent);
-    if (percent >= 0 && percent < 50)
-        load->route = choose_cold(load);
-    else if (percent >= 90)
+    if (percent >= 90)
         limit_readers(load);
+    else if (percent >= 0 && percent < 50 && load->loader->uring_usable)
+        load->route = choose_cold(load);
+    else
+        add_uring_reason(load);
+    if (load->route == HR_ROUTE_GDS) { /* all of it goes that way */
+        hr_heat_free(load->heat);
+        load->heat = NULL;
+    }
+    return 0;
 }
 
 int hr_route_choose(struct hr_load *load, struct hr_error *err)
 {
+    int code = 0;
     load->route = load->loader->route;
     if (load->route == HR_ROUTE_GDS) {
         describe_gds(load, load->options.sequential ? "sequential" : "asked for");
@@ -115,14 +128,13 @@ int hr_route_choose(struct hr_load *load, struct hr_error *err)
         load->route = load->route == HR_ROUTE_MMAP ? HR_ROUTE_MMAP : HR_ROUTE_PREAD;
         snprintf(load->route_reason, sizeof load->route_reason, "sequential: the waiting thread reads");
     } else if (load->route == HR_ROUTE_AUTO) {
-        choose_auto(load);
+        code = choose_auto(load, err);
     } else {
         snprintf(load->route_reason, sizeof load->route_reason, "asked for");
     }
-    int is_auto = load->loader->route == HR_ROUTE_AUTO && load->route != HR_ROUTE_GDS && !load->options.sequential;
-    load->backend = load->route == HR_ROUTE_URING && !is_auto ? &hr_io_uring : &hr_io_pread;
+    load->backend = load->route == HR_ROUTE_URING && !load->heat ? &hr_io_uring : &hr_io_pread;
     load->queue_depth = load->backend == &hr_io_uring ? load->loader->queue_depth : 1;
     load->cold_backend = load->loader->uring_usable ? &hr_io_uring : &hr_io_pread;
     load->cold_depth = load->loader->uring_usable ? load->loader->queue_depth : 1;
-    return is_auto ? hr_heat_new(load->checkpoint->file_count, &load->heat, err) : 0;
+    return code;
 }

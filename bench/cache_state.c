@@ -1,8 +1,8 @@
 /*
- * page_cache.c: see page_cache.h. cachestat(2) has no wrapper in the C libraries; its number is the same on all
+ * cache_state.c: see cache_state.h. cachestat(2) has no wrapper in the C libraries; its number is the same on all
  * architectures. mincore() says that all of another user's file is there, so it errs on the side that stops a run.
  */
-#include "page_cache.h"
+#include "cache_state.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /*
- * page_cache.h: what the page cache holds of a file, and how it is made to hold a part of it or nothing. Knows nothing of
+ * cache_state.h: what the page cache holds of a file, and how it is made to hold a part of it or nothing. Knows nothing of
  * headrace.
  */
-#ifndef BENCH_PAGE_CACHE_H
-#define BENCH_PAGE_CACHE_H
+#ifndef BENCH_CACHE_STATE_H
+#define BENCH_CACHE_STATE_H
 
 #include <stdint.h>
 
