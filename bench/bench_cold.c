@@ -111,7 +111,7 @@ static void drop_files(void)
             not_here("the page cache keeps pages of the file", bench.files.paths[i]);
 }
 
-/* Makes the first one or both `halves` of each file resident; the rest stays as it is. */
+/* Makes the first one or both `halves` of each file resident, and nothing beyond. */
 static void fill_files(unsigned halves)
 {
     for (size_t i = 0; i < bench.files.count; i++)

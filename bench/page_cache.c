@@ -60,7 +60,6 @@ void page_cache_fill(int fd, uint64_t bytes)
 {
     enum { BLOCK = 4 << 20 };
     char *block = malloc(BLOCK);
-    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); /* no read-ahead past the end of what is asked for */
     for (uint64_t at = 0; at < bytes;) {
         uint64_t wanted = bytes - at < BLOCK ? bytes - at : BLOCK;
         ssize_t got = pread(fd, block, wanted, (off_t)at);
@@ -68,6 +67,7 @@ void page_cache_fill(int fd, uint64_t bytes)
             die("pread", "the file could not be read into the page cache");
         at += (uint64_t)got;
     }
-    posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL);
+    /* what read-ahead brought beyond; without read-ahead the kernel would fill its cache with the smallest folios */
+    posix_fadvise(fd, (off_t)((bytes + PAGE - 1) / PAGE * PAGE), 0, POSIX_FADV_DONTNEED);
     free(block);
 }
