@@ -111,11 +111,11 @@ static void drop_files(void)
             not_here("the page cache keeps pages of the file", bench.files.paths[i]);
 }
 
-/* Makes the first one or both `halves` of each file resident, and nothing beyond. */
+/* Makes the first one or both `halves` of each file resident; the rest stays as it is. */
 static void fill_files(unsigned halves)
 {
     for (size_t i = 0; i < bench.files.count; i++)
-        page_cache_fill(bench.files.cached[i], bench.files.sizes[i] * halves / 2);
+        page_cache_fill(bench.files.cached[i], bench.files.sizes[i] * halves / 2, bench.files.sizes[i]);
 }
 
 static void raw_trial(struct series *series)
