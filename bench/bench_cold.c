@@ -115,7 +115,7 @@ static void drop_files(void)
 static void fill_files(unsigned halves)
 {
     for (size_t i = 0; i < bench.files.count; i++)
-        page_cache_fill(bench.files.cached[i], bench.files.sizes[i] * halves / 2);
+        page_cache_fill(bench.files.cached[i], bench.files.sizes[i] * halves / 2, bench.files.sizes[i]);
 }
 
 static void raw_trial(struct series *series)

@@ -56,13 +56,18 @@ int page_cache_drop(int fd, uint64_t size)
     return -1;
 }
 
-void page_cache_fill(int fd, uint64_t bytes)
+/*
+ * With read-ahead, so that the cache is made of large folios as readers make it; only the last part before an end that is
+ * not the file's goes without, so that nothing beyond is read.
+ */
+void page_cache_fill(int fd, uint64_t bytes, uint64_t size)
 {
-    enum { BLOCK = 4 << 20 };
+    enum { BLOCK = 4 << 20, EXACT = 32 << 20 };
     char *block = malloc(BLOCK);
-    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); /* no read-ahead past the end of what is asked for */
     for (uint64_t at = 0; at < bytes;) {
         uint64_t wanted = bytes - at < BLOCK ? bytes - at : BLOCK;
+        if (bytes < size && bytes - at <= EXACT)
+            posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
         ssize_t got = pread(fd, block, wanted, (off_t)at);
         if (got <= 0)
             die("pread", "the file could not be read into the page cache");

@@ -13,7 +13,7 @@ uint64_t page_cache_resident(int fd, uint64_t size);
 /* Writes the file back and drops its pages. 0, or -1 where some stay. */
 int page_cache_drop(int fd, uint64_t size);
 
-/* Reads the file's first `bytes`, and no more, through the page cache. */
-void page_cache_fill(int fd, uint64_t bytes);
+/* Reads the first `bytes` of the file's `size`, and no more, through the page cache. */
+void page_cache_fill(int fd, uint64_t bytes, uint64_t size);
 
 #endif
