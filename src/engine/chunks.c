@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/sys.h"
+#include "engine/heat.h"
 #include "engine/trace.h"
 
 /* The next chunk that nobody took, of the first entry of a queue of items or groups, or SIZE_MAX. The lock is held. */
@@ -26,6 +27,32 @@ static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_
     return SIZE_MAX;
 }
 
+/* The next chunk of one kind in the order of the plan, or SIZE_MAX. The lock is held. */
+static size_t kind_chunk(struct hr_load *load, uint8_t kind)
+{
+    size_t *next = &load->heat->next[kind];
+    for (; *next < load->plan.chunk_count; (*next)++) {
+        if (load->chunk_taken[*next] || load->heat->kinds[*next] != kind)
+            continue;
+        if (load->groups[load->plan.chunks[*next].group_index].status != GROUP_ADMITTED)
+            return SIZE_MAX;
+        load->chunk_taken[*next] = 1;
+        return (*next)++;
+    }
+    return SIZE_MAX;
+}
+
+/*
+ * Where a file is cached in part, every other reader begins with what storage must deliver, the others with what is
+ * there, so that both go on side by side. What neither finds comes in its turn.
+ */
+static size_t mixed_chunk(struct hr_load *load, uint32_t reader_index)
+{
+    uint8_t first = reader_index % 2 ? CHUNK_HOT : CHUNK_COLD;
+    size_t chunk_index = kind_chunk(load, first);
+    return chunk_index != SIZE_MAX ? chunk_index : kind_chunk(load, first == CHUNK_HOT ? CHUNK_COLD : CHUNK_HOT);
+}
+
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block)
 {
     size_t chunk_index = SIZE_MAX;
@@ -34,6 +61,8 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
         if (load->stopping)
             break;
         chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
+        if (chunk_index == SIZE_MAX && load->heat && load->heat->is_mixed)
+            chunk_index = mixed_chunk(load, reader_index);
         if (chunk_index == SIZE_MAX)
             chunk_index = queue_chunk(load, &load->queued, &load->queued_chunk);
         if (chunk_index != SIZE_MAX || !block)

@@ -11,12 +11,17 @@
 #include "base/sys.h"
 #include "io/residency.h"
 
-int hr_heat_new(size_t file_count, struct hr_heat **ret_heat, struct hr_error *err)
+int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat, struct hr_error *err)
 {
     size_t bytes = sizeof(struct hr_heat) + file_count * sizeof(struct heat_of_file);
     struct hr_heat *heat = hr_alloc(bytes);
     if (!heat)
         return hr_fail_memory(err, bytes, "what is known of the files");
+    heat->kinds = hr_alloc_array(chunk_count, sizeof heat->kinds[0]);
+    if (!heat->kinds) {
+        hr_free(heat);
+        return hr_fail_memory(err, chunk_count, "what is known of the chunks");
+    }
     pthread_mutex_init(&heat->lock, NULL);
     *ret_heat = heat;
     return 0;
@@ -24,6 +29,8 @@ int hr_heat_new(size_t file_count, struct hr_heat **ret_heat, struct hr_error *e
 
 void hr_heat_free(struct hr_heat *heat)
 {
+    if (heat)
+        hr_free(heat->kinds);
     hr_free(heat);
 }
 
@@ -69,6 +76,33 @@ static uint8_t heat_of(const struct heat_of_file *found)
     return found->resident == 0 ? HEAT_COLD : HEAT_MIXED;
 }
 
+/* The first chunk of a file; chunks stand in the order of files. */
+static size_t first_chunk(const struct hr_plan *plan, size_t file_index)
+{
+    size_t low = 0, high = plan->chunk_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (plan->chunks[middle].file_index < file_index)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* All chunks of a file that is held in part. What cannot be told is read past the page cache. */
+static void look_at_chunks(struct hr_load *load, size_t file_index, int fd)
+{
+    const struct hr_plan *plan = &load->plan;
+    for (size_t i = first_chunk(plan, file_index); i < plan->chunk_count && plan->chunks[i].file_index == file_index;
+         i++) {
+        uint64_t span = plan->chunks[i].file_end - plan->chunks[i].file_begin;
+        int64_t resident = hr_residency_exact(fd, plan->chunks[i].file_begin, span);
+        load->heat->kinds[i] = resident >= (int64_t)span ? CHUNK_HOT : CHUNK_COLD;
+    }
+    load->heat->is_mixed = 1;
+}
+
 /* The lock is held. */
 static void look_at_file(struct hr_load *load, size_t file_index, int fd)
 {
@@ -85,6 +119,8 @@ static void look_at_file(struct hr_load *load, size_t file_index, int fd)
         if (found->storage.is_memory)
             heat = HEAT_HOT;
     }
+    if (heat == HEAT_MIXED)
+        look_at_chunks(load, file_index, fd);
     found->heat = heat;
 }
 
@@ -122,30 +158,37 @@ static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_
     return (struct hr_chunk_reading){mode, 1};
 }
 
+/* The lock is held; the file was looked at. */
+static struct hr_chunk_reading reading_of(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    struct heat_of_file *found = &load->heat->files[chunk->file_index];
+    if (found->heat == HEAT_HOT ||
+        (found->heat == HEAT_MIXED && load->heat->kinds[chunk - load->plan.chunks] == CHUNK_HOT))
+        return hot;
+    found->has_cold = 1;
+    return cold(load, chunk, found);
+}
+
 int hr_heat_is_known(struct hr_load *load, const struct hr_plan_chunk *chunk, struct hr_chunk_reading *ret_reading)
 {
     *ret_reading = hot;
     if (!load->heat)
         return 1;
     pthread_mutex_lock(&load->heat->lock);
-    struct heat_of_file found = load->heat->files[chunk->file_index];
+    int is_known = load->heat->files[chunk->file_index].heat != HEAT_UNKNOWN;
+    if (is_known)
+        *ret_reading = reading_of(load, chunk);
     pthread_mutex_unlock(&load->heat->lock);
-    if (found.heat == HEAT_COLD)
-        *ret_reading = cold(load, chunk, &found);
-    return found.heat == HEAT_HOT || found.heat == HEAT_COLD;
+    return is_known;
 }
 
 struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_plan_chunk *chunk, int fd)
 {
-    struct heat_of_file found = hr_heat_of_file(load, chunk->file_index, fd);
-    uint64_t span = chunk->file_end - chunk->file_begin;
-    if (found.heat == HEAT_HOT ||
-        (found.heat == HEAT_MIXED && hr_residency_exact(fd, chunk->file_begin, span) >= (int64_t)span))
-        return hot;
+    hr_heat_of_file(load, chunk->file_index, fd);
     pthread_mutex_lock(&load->heat->lock);
-    load->heat->files[chunk->file_index].has_cold = 1;
+    struct hr_chunk_reading reading = reading_of(load, chunk);
     pthread_mutex_unlock(&load->heat->lock);
-    return cold(load, chunk, &found);
+    return reading;
 }
 
 struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struct hr_plan_chunk *chunk)

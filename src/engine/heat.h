@@ -1,12 +1,14 @@
 /*
  * heat.h: how each chunk is read with the route "auto": what the page cache holds is copied from there, the rest is read
- * past it. Files are looked at when their first chunk comes; chunks only where a file is held in part. It knows files
- * and ranges; neither slots nor threads.
+ * past it. Files are looked at once, before the first of their chunks is read; all chunks of a file that is held in part
+ * too, since reading what is cached makes the kernel read ahead, and more seem to be. It knows files and ranges; neither
+ * slots nor threads.
  */
 #ifndef HR_ENGINE_HEAT_H
 #define HR_ENGINE_HEAT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "engine/load.h"
 #include "io/storage.h"
@@ -14,8 +16,13 @@
 /* What the page cache held of a file when it was looked at. */
 enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
 
+enum chunk_kind { CHUNK_UNKNOWN, CHUNK_HOT, CHUNK_COLD, CHUNK_KIND_COUNT };
+
 struct hr_heat {
-    pthread_mutex_t lock; /* held while a file is looked at: others that want to know wait for the answer */
+    pthread_mutex_t lock;          /* held while a file is looked at: others that want to know wait for the answer */
+    atomic_int is_mixed;           /* some file is: hot chunks and cold ones are taken side by side */
+    _Atomic uint8_t *kinds;        /* by chunk, enum chunk_kind; known for files that are held in part */
+    size_t next[CHUNK_KIND_COUNT]; /* by kind: no chunk of it before this one is left to take; under the load's lock */
     struct heat_of_file {
         uint8_t heat;              /* enum file_heat */
         uint8_t has_cold;          /* a chunk of it was not cached */
@@ -25,7 +32,7 @@ struct hr_heat {
     } files[];
 };
 
-int hr_heat_new(size_t file_count, struct hr_heat **ret_heat, struct hr_error *err);
+int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat, struct hr_error *err);
 void hr_heat_free(struct hr_heat *heat); /* NULL is allowed */
 
 /* Looks at a file, unless that was done; `fd` as below. */

@@ -96,7 +96,7 @@ static void add_uring_reason(struct hr_load *load)
 static int choose_auto(struct hr_load *load, struct hr_error *err)
 {
     size_t capacity = sizeof load->route_reason;
-    int code = hr_heat_new(load->checkpoint->file_count, &load->heat, err);
+    int code = hr_heat_new(load->checkpoint->file_count, load->plan.chunk_count, &load->heat, err);
     if (code < 0)
         return code;
     load->route = HR_ROUTE_PREAD;
