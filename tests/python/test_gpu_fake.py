@@ -448,9 +448,9 @@ def test_the_process_ends_while_loads_run(path):
     globals()["kept"] = jobs, kept  # until the interpreter takes it
 
 
-@on_fake_gpu("delay_us=2000000")
+@on_fake_gpu("delay_us=300000")
 def test_ctrl_c_ends_a_wait(path):
-    loader = headrace.Loader(device=0, lanes=1, threads=1)  # which waits for the device itself
+    loader = headrace.Loader(device=0, lanes=1, threads=1, chunk_bytes=64 << 10)  # hundreds of copies
     headrace.load(path, "F32.small", device=0, loader=loader)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     begin = time.monotonic()
