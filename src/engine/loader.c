@@ -82,6 +82,14 @@ static int open_lanes(struct loader_device *target, uint32_t wanted, struct hr_e
     return 0;
 }
 
+/* More streams than engines that could work for them gain nothing. */
+static uint32_t default_lanes(const struct hr_device_info *info)
+{
+    if (info->copy_engine_count == 0)
+        return 1;
+    return info->copy_engine_count < HR_LANE_COUNT_DEFAULT ? info->copy_engine_count : HR_LANE_COUNT_DEFAULT;
+}
+
 static int open_device(struct hr_loader *loader, const char *name, uint32_t lane_count, struct hr_error *err)
 {
     struct loader_device *target = &loader->devices[loader->device_count];
@@ -94,7 +102,7 @@ static int open_device(struct hr_loader *loader, const char *name, uint32_t lane
         return 0;
     loader->remote_devices |= UINT64_C(1) << (loader->device_count - 1);
     hr_device_kernel(target->device, detail, sizeof detail); /* now, since later it would wait for the device's work */
-    return open_lanes(target, lane_count ? lane_count : HR_LANE_COUNT_DEFAULT, err);
+    return open_lanes(target, lane_count ? lane_count : default_lanes(hr_device_info(target->device)), err);
 }
 
 static int open_devices(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
