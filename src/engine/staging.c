@@ -245,7 +245,7 @@ void hr_staging_give(struct hr_staging *staging, struct hr_staging_slot *slot)
 {
     pthread_mutex_lock(&staging->lock);
     push_free(staging, slot);
-    pthread_cond_signal(&staging->given);
+    pthread_cond_broadcast(&staging->given); /* to all: who is woken may find that its load has failed, and take none */
     pthread_mutex_unlock(&staging->lock);
 }
 
