@@ -208,15 +208,19 @@ static void test_played(void **state)
     model_close(&mixed);
 }
 
-/* The file opens with O_DIRECT and refuses the reads: what was begun is read anew in the next best mode. */
+/*
+ * The file opens with O_DIRECT and refuses the reads: what was begun is read anew in the next best mode, also where no
+ * descriptor is to spare.
+ */
 static void test_direct_refused_late(void **state)
 {
     struct test_model model;
     (void)state;
     model_equal(&model, "refused", 8, 900001, 4);
     for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++)
-        for (unsigned long at = 2; at < 12; at += 3) {
-            struct fake_storage storage = {.cold = 1, .event_at = at, .event = fake_event_refuse_direct};
+        for (unsigned long at = 2; at < 14; at++) {
+            struct fake_storage storage = {
+                .cold = 1, .event_at = at, .event = fake_event_refuse_direct, .descriptor_max = at % 2 ? 2 : 0};
             fake_storage_install(&storage);
             struct hr_loader *loader =
                 any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 256 * KIB}, gpu);
