@@ -37,8 +37,8 @@ void limits_release(struct limits_file *file);
 const struct limits_entry *limits_find(const struct limits_file *file, const struct hr_device_info *device);
 
 /*
- * Puts an entry into the file that `file` was read from, whole or not at all: readers see the old file or the new one. One that limits_read()
- * could not read is replaced.
+ * Puts an entry into the file that `file` was read from, whole or not at all: readers see the old file or the new one.
+ * One that limits_read() could not read is replaced.
  */
 int limits_save(const struct limits_file *file, const struct limits_entry *entry, struct hr_error *err);
 

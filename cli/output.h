@@ -47,7 +47,10 @@ int output_finish(const char *verb, int code);
 
 /* ------------------------------------------------------------------------------------------------ JSON */
 
-/* Written as it goes to `file`, stdout where that is NULL. Commas are put where they belong; `key` is NULL inside arrays and at the top. */
+/*
+ * Written as it goes to `file`, stdout where that is NULL. Commas are put where they belong; `key` is NULL inside
+ * arrays and at the top.
+ */
 struct json {
     int need_comma;
     FILE *file;

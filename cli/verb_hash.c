@@ -1,7 +1,7 @@
 /*
- * verb_hash.c: XXH3-128 of each item's bytes where the load has put them, read back from there where that is a GPU. Tensors are hashed by a few threads as they
- * become ready, dropped at once, and printed in the order of their names at the end: so a window bounds the memory, and
- * the output depends neither on threads nor on the order of files.
+ * verb_hash.c: XXH3-128 of each item's bytes where the load has put them, read back from there where that is a GPU.
+ * Tensors are hashed by a few threads as they become ready, dropped at once, and printed in the order of their names at
+ * the end: so a window bounds the memory, and the output depends neither on threads nor on the order of files.
  */
 #include <headrace/headrace.h>
 #include <pthread.h>

@@ -438,7 +438,10 @@ struct hr_load_options {
      */
     void *const *streams;
     void *trace_context;
-    /* Called for each span when it ends, on the library's threads and on waiting ones, on several at once. NULL: none. */
+    /*
+     * Called for each span when it ends, on the library's threads and on waiting ones, on several at once; no lock is
+     * held. NULL: none.
+     */
     void (*trace)(void *context, const struct hr_trace_event *event);
 };
 

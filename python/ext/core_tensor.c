@@ -2,8 +2,8 @@
  * core_tensor.c: _core.Tensor, a loaded tensor that belongs to no framework. It speaks DLPack (both capsules), in host
  * memory the buffer protocol and in GPU memory the CUDA array interface. What a device holds is complete before a
  * Tensor of it exists, so no stream has to wait, and nothing here calls a driver: giving memory up is the library's
- * DLPack deleter, which never blocks and may be called with kernels pending. The memory is held by a counter of its own, not by the Python object: a framework may drop its
- * last reference on any thread, without the interpreter lock.
+ * DLPack deleter, which never blocks and may be called with kernels pending. The memory is held by a counter of its
+ * own, not by the Python object: a framework may drop its last reference on any thread, without the interpreter lock.
  */
 #include "core.h"
 #include "core_dlpack.h"

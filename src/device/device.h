@@ -67,9 +67,10 @@ struct hr_staging_block {
 };
 
 /*
- * Makes, touches and pins a block (of a host device: only makes it, and it is pageable): registered, else made by the driver, else pageable. Its pages come from NUMA node
- * `node`, if that has room; -1: from where the calling thread runs. `detail` (of `capacity`) gets the reason when it is
- * not the best kind or the node was refused, else "". Fails only without memory. Not inherited by a fork.
+ * Makes, touches and pins a block (of a host device: only makes it, and it is pageable): registered, else made by the
+ * driver, else pageable. Its pages come from NUMA node `node`, if that has room; -1: from where the calling thread
+ * runs. `detail` (of `capacity`) gets the reason when it is not the best kind or the node was refused, else "". Fails
+ * only without memory. Not inherited by a fork.
  */
 int hr_staging_block_make(struct hr_device *device, uint64_t bytes, int node, struct hr_staging_block *ret_block,
                           char *detail, size_t capacity, struct hr_error *err);
@@ -96,8 +97,8 @@ struct hr_place_counts {
  * Puts moves into the lane: long ranges by the copy engine, wide rows by 2D copies, the others by the placing kernel,
  * where there is one and it may read the source, else by batched copies. `moves` lies in a staging block (`block`), as
  * do the sources, given as host addresses; targets are device memory, each move's of one allocation: the driver refuses
- * copies that go from one into its neighbour. `moves` is used up: its memory and that of the sources must stay as it is until a fence put in afterwards is
- * done. Counts are added to *counts.
+ * copies that go from one into its neighbour. `moves` is used up: its memory and that of the sources must stay as it is
+ * until a fence put in afterwards is done. Counts are added to *counts.
  */
 int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                   struct hr_place_counts *counts, struct hr_error *err);

@@ -166,7 +166,7 @@ static int open_again(int fd)
     char path[40];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int again = hr_sys->open(path, O_RDONLY | O_NONBLOCK | O_DIRECT);
-    return again == -EINVAL ? hr_sys->open(path, O_RDONLY | O_NONBLOCK) : again;
+    return again == -EINVAL || again == -EOPNOTSUPP ? hr_sys->open(path, O_RDONLY | O_NONBLOCK) : again;
 }
 
 int hr_gds_file_open(struct hr_gds *gds, int fd, struct hr_gds_file **ret_file, struct hr_error *err)

@@ -53,6 +53,16 @@ static size_t mixed_chunk(struct hr_load *load, uint32_t reader_index)
     return chunk_index != SIZE_MAX ? chunk_index : kind_chunk(load, first == CHUNK_HOT ? CHUNK_COLD : CHUNK_HOT);
 }
 
+/* Sleeps until there may be something to read. The lock is held before and after, but not while the caller is told. */
+static void sleep_idle(struct hr_load *load, uint32_t reader_index)
+{
+    uint64_t from = hr_sys->clock_ns();
+    pthread_cond_wait(&load->work, &load->lock);
+    pthread_mutex_unlock(&load->lock);
+    load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, from, SIZE_MAX, 0, 0);
+    pthread_mutex_lock(&load->lock);
+}
+
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block)
 {
     size_t chunk_index = SIZE_MAX;
@@ -67,9 +77,7 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
             chunk_index = queue_chunk(load, &load->queued, &load->queued_chunk);
         if (chunk_index != SIZE_MAX || !block)
             break;
-        uint64_t idle_from = hr_sys->clock_ns();
-        pthread_cond_wait(&load->work, &load->lock);
-        load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, idle_from, SIZE_MAX, 0, 0);
+        sleep_idle(load, reader_index);
     }
     pthread_mutex_unlock(&load->lock);
     return chunk_index == SIZE_MAX ? NULL : &load->plan.chunks[chunk_index];

@@ -172,9 +172,15 @@ static int publish(struct hr_files *files, size_t file_index, enum way way, int 
     return kept;
 }
 
+/* Opened with O_DIRECT, and of no use: reads were refused. Its holders wait for the other one. The lock is held. */
+static int has_useless(const struct open_file *file)
+{
+    return file->refuses_direct && file->fds[DIRECT] >= 0;
+}
+
 /*
  * 0 with the open descriptor, 1 when a place was reserved and it must be opened, -1 when there is no place. A file that
- * refuses O_DIRECT turns *way.
+ * refuses O_DIRECT turns *way; what replaces a descriptor that its holders cannot give up may go beyond the bound.
  */
 static int reserve(struct hr_files *files, size_t file_index, enum way *way, int *ret_fd, int *ret_victim)
 {
@@ -188,7 +194,7 @@ static int reserve(struct hr_files *files, size_t file_index, enum way *way, int
         file->holders++;
         *ret_fd = file->fds[*way];
         result = 0;
-    } else if (files->open_count >= files->open_max) {
+    } else if (files->open_count >= files->open_max && !has_useless(file)) {
         *ret_victim = take_idle(files); /* its place is ours */
         result = *ret_victim >= 0 ? 1 : -1;
     } else {
@@ -285,7 +291,7 @@ void hr_files_release(struct hr_files *files, size_t file_index)
     file->holders--;
     if (file->uses_left)
         file->uses_left--;
-    for (int way = 0; way < WAY_COUNT && file->holders == 0; way++) {
+    for (int way = WAY_COUNT; way-- > 0 && file->holders == 0;) {
         if (file->fds[way] >= 0 && (file->uses_left == 0 || files->open_count > files->open_max)) {
             fds[way] = file->fds[way];
             file->fds[way] = -1;

@@ -1,6 +1,7 @@
 /*
- * load.h: one running load, as its parts share it. load.c starts and ends it, window.c makes destinations,
- * reader.c moves chunks, wait.c hands items out, deliver.c describes and exports them.
+ * load.h: one running load, as its parts share it. prepare.c makes it, load.c starts and ends it, window.c makes
+ * destinations, chunks.c gives chunks out, reader.c and reader_moves.c move them, wait.c hands items out, deliver.c
+ * describes and exports them.
  *
  * One lock guards everything that is not marked otherwise; it is never held across a system call, a callback or
  * another lock. Readers sleep on `work`, waiters on `done`.

@@ -1,6 +1,6 @@
 /*
  * loader.h: what loads of one loader share: checked options, what was probed once, devices with their lanes, and the
- * staging ring. Immutable after hr_loader_new(), but for the ring, which has a lock of its own.
+ * staging rings. Immutable after hr_loader_new(), but for the rings, which have locks of their own.
  */
 #ifndef HR_ENGINE_LOADER_H
 #define HR_ENGINE_LOADER_H

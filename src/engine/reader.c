@@ -15,6 +15,7 @@
 #include "engine/reader.h"
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/flow.h"
@@ -68,13 +69,21 @@ int hr_reader_new(struct hr_load *load, uint32_t index, uint32_t depth, struct h
     return 0;
 }
 
+/* In a forked child they are left alone: the driver is of no use there. */
+static void free_fences(struct hr_reader *reader)
+{
+    size_t count = (size_t)reader->slot_count * reader->load->loader->device_count;
+    int is_child = reader->load->fork_generation != hr_fork_generation();
+    for (size_t i = 0; reader->fences && !is_child && i < count; i++)
+        hr_fence_free(reader->fences[i]);
+    hr_free(reader->fences);
+}
+
 void hr_reader_free(struct hr_reader *reader)
 {
     if (!reader)
         return;
-    for (size_t i = 0; reader->fences && i < (size_t)reader->slot_count * reader->load->loader->device_count; i++)
-        hr_fence_free(reader->fences[i]);
-    hr_free(reader->fences);
+    free_fences(reader);
     reader->load->backend->close(reader->io);
     if (reader->cold_io)
         reader->load->cold_backend->close(reader->cold_io);

@@ -34,6 +34,12 @@ static void fail_read(struct hr_load *load, struct slot *slot)
     hr_load_fail(load, &error);
 }
 
+static void fail_chunk(struct hr_reader *reader, struct slot *slot, struct hr_error *error)
+{
+    hr_chunk_locate(reader->load, slot->chunk, slot->chunk->file_begin, error);
+    hr_load_fail(reader->load, error);
+}
+
 /* ------------------------------------------------------------------------------------- completion */
 
 void hr_reader_add_counters(struct hr_reader *reader)
@@ -87,17 +93,11 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
 
 /* ----------------------------------------------------------------------------------------- copies */
 
-static void fail_copy(struct hr_reader *reader, struct slot *slot, struct hr_error *error)
-{
-    hr_chunk_locate(reader->load, slot->chunk, slot->chunk->file_begin, error);
-    hr_load_fail(reader->load, error);
-}
-
 /* The chunk's copies are in a lane since `from_ns`, with a fence behind them; or it failed. */
 static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t from_ns, int code, struct hr_error *error)
 {
     if (code < 0) {
-        fail_copy(reader, slot, error);
+        fail_chunk(reader, slot, error);
         finish_chunk(reader, slot, 0);
         return;
     }
@@ -174,7 +174,7 @@ int hr_reader_finish_copy(struct hr_reader *reader, int block)
     hr_trace_span(load, HR_TRACE_COPY, reader->index, slot->begin_ns, chunk->file_index, chunk->file_begin,
                   chunk->bytes);
     if (code < 0)
-        fail_copy(reader, slot, &error);
+        fail_chunk(reader, slot, &error);
     finish_chunk(reader, slot, code >= 0 && !load->stopping);
     return 1;
 }
@@ -232,7 +232,7 @@ void hr_reader_advance(struct hr_reader *reader, struct slot *slot)
     }
 }
 
-/* The file refuses O_DIRECT after all: the chunk is read anew, in the next best mode. 0 when that cannot be. */
+/* The file refuses O_DIRECT after all: the chunk is read anew, in the next best mode. 0 when that is not it. */
 static int read_without_direct(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
@@ -242,8 +242,14 @@ static int read_without_direct(struct hr_reader *reader, struct slot *slot)
         return 0;
     struct hr_chunk_reading reading = hr_heat_without_direct(load, slot->chunk);
     hr_files_refuse_direct(load->files, slot->chunk->file_index);
-    if (hr_files_acquire(load->files, slot->chunk->file_index, &reading.mode, &fd, &error))
+    int code = hr_files_acquire(load->files, slot->chunk->file_index, &reading.mode, &fd, &error);
+    if (code > 0) /* the process has no descriptor left */
         return 0;
+    if (code < 0) {
+        fail_chunk(reader, slot, &error);
+        finish_chunk(reader, slot, 0);
+        return 1;
+    }
     hr_files_unacquire(load->files, slot->chunk->file_index); /* that of the descriptor before */
     hr_slot_restart(slot, reading.mode, fd);
     if (!slot->is_span) /* as it began: the buffer is a span's */

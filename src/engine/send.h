@@ -10,8 +10,9 @@
 #include "engine/staging.h"
 
 /*
- * Sends a chunk whose bytes lie at `bytes` in the slot: as in its file (`is_span`), or run behind run. `fence` stands for all of it afterwards. On failure nothing of it is in the lane any more. Blocks
- * only when the chunk has more moves than the slot's table holds.
+ * Sends a chunk whose bytes lie at `bytes` in the slot: as in its file (`is_span`), or run behind run. `fence` stands
+ * for all of it afterwards. On failure nothing of it is in the lane any more. Blocks only when the chunk has more moves
+ * than the slot's table holds.
  */
 int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const struct hr_staging_slot *slot,
                   const char *bytes, int is_span, struct hr_lane *lane, struct hr_fence *fence,

@@ -1,7 +1,8 @@
 /*
  * staging.c: blocks of slots, a list of free slots, and a count of slots that exist or are being made.
  *
- * Invariant: slot_count never exceeds slot_max; a slot is either in the free list or in somebody's hands.
+ * Invariants: slot_count never exceeds slot_max, nor that slot_limit; a slot is either in the free list or in somebody's
+ * hands.
  */
 #include "engine/staging.h"
 
@@ -24,13 +25,14 @@ struct staging_piece {
 struct hr_staging {
     struct hr_device *device; /* holds a reference */
     uint64_t slot_bytes;
-    size_t slot_max;
-    int node; /* that its memory comes from, or -1 */
+    size_t slot_limit; /* that its bytes allow */
+    int node;          /* that its memory comes from, or -1 */
     pthread_mutex_t lock;
     pthread_cond_t given;
     struct staging_piece *pieces;
     struct hr_staging_slot *free_slots;
     size_t slot_count; /* that exist or are being made */
+    size_t slot_max;   /* slot_limit, or what there was when memory ran short */
     uint64_t bytes;
     uint32_t kind; /* the worst of its blocks */
     char detail[120];
@@ -45,9 +47,10 @@ int hr_staging_new(struct hr_device *device, uint64_t slot_bytes, uint64_t bytes
     if (!staging)
         return hr_fail_memory(err, sizeof *staging, "a staging ring");
     staging->slot_bytes = (slot_bytes + HR_CUT_ALIGNMENT - 1) / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT; /* tables behind */
-    staging->slot_max = bytes / (staging->slot_bytes + TABLE_BYTES);
-    if (staging->slot_max == 0)
-        staging->slot_max = 1;
+    staging->slot_limit = bytes / (staging->slot_bytes + TABLE_BYTES);
+    if (staging->slot_limit == 0)
+        staging->slot_limit = 1;
+    staging->slot_max = staging->slot_limit;
     staging->node = node;
     staging->device = device;
     hr_device_ref(device);
@@ -245,7 +248,7 @@ void hr_staging_give(struct hr_staging *staging, struct hr_staging_slot *slot)
 {
     pthread_mutex_lock(&staging->lock);
     push_free(staging, slot);
-    pthread_cond_signal(&staging->given);
+    pthread_cond_broadcast(&staging->given); /* to all: who is woken may find that its load has failed, and take none */
     pthread_mutex_unlock(&staging->lock);
 }
 
@@ -269,6 +272,14 @@ static void unlist_slots(struct hr_staging *staging, const struct staging_piece 
     }
 }
 
+/* Nothing is left of the ring: what was refused to it once may be granted now. The lock is held. */
+static void begin_anew(struct hr_staging *staging)
+{
+    staging->slot_max = staging->slot_limit;
+    staging->kind = HR_STAGING_REGISTERED;
+    staging->detail[0] = '\0';
+}
+
 uint64_t hr_staging_trim(struct hr_staging *staging)
 {
     struct staging_piece *unused = NULL;
@@ -288,6 +299,8 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
         bytes += piece->block.bytes;
     }
     staging->bytes -= bytes;
+    if (staging->slot_count == 0)
+        begin_anew(staging);
     pthread_mutex_unlock(&staging->lock);
     for (struct staging_piece *next; unused; unused = next) {
         next = unused->next;
@@ -298,7 +311,7 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
 
 uint64_t hr_staging_bytes_max(const struct hr_staging *staging)
 {
-    return piece_bytes(staging, staging->slot_max);
+    return piece_bytes(staging, staging->slot_limit);
 }
 
 uint64_t hr_staging_describe(struct hr_staging *staging, char *text, size_t capacity)

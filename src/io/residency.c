@@ -122,12 +122,6 @@ int64_t hr_residency(int fd, uint64_t offset, uint64_t size, enum hr_residency_w
     return found < 0 ? refusal : found;
 }
 
-const char *hr_residency_way_name(enum hr_residency_way way)
-{
-    static const char *const names[] = {"unknown", "cachestat", "probes", "mincore"};
-    return names[way];
-}
-
 /* The kernel leaves pages that the range holds in part, but for the file's last one. Size 0 would mean all the rest. */
 int hr_drop_behind(int fd, uint64_t offset, uint64_t size)
 {

@@ -36,8 +36,6 @@ int64_t hr_residency(int fd, uint64_t offset, uint64_t size, enum hr_residency_w
 /* The same by cachestat alone: exact, and nothing is read. */
 int64_t hr_residency_exact(int fd, uint64_t offset, uint64_t size);
 
-const char *hr_residency_way_name(enum hr_residency_way way);
-
 /*
  * Lets the page cache drop the whole pages within [offset, offset + size), the file's last one included where the range
  * reaches its end. Pages that were there before the read go too: ask before reading, and call this only for what

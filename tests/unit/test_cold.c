@@ -208,15 +208,19 @@ static void test_played(void **state)
     model_close(&mixed);
 }
 
-/* The file opens with O_DIRECT and refuses the reads: what was begun is read anew in the next best mode. */
+/*
+ * The file opens with O_DIRECT and refuses the reads: what was begun is read anew in the next best mode, also where no
+ * descriptor is to spare.
+ */
 static void test_direct_refused_late(void **state)
 {
     struct test_model model;
     (void)state;
     model_equal(&model, "refused", 8, 900001, 4);
     for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++)
-        for (unsigned long at = 2; at < 12; at += 3) {
-            struct fake_storage storage = {.cold = 1, .event_at = at, .event = fake_event_refuse_direct};
+        for (unsigned long at = 2; at < 14; at++) {
+            struct fake_storage storage = {
+                .cold = 1, .event_at = at, .event = fake_event_refuse_direct, .descriptor_max = at % 2 ? 2 : 0};
             fake_storage_install(&storage);
             struct hr_loader *loader =
                 any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 256 * KIB}, gpu);
@@ -226,6 +230,41 @@ static void test_direct_refused_late(void **state)
             if (stats.bytes_direct)
                 assert_contains(stats.storage, "no O_DIRECT: ");
         }
+    model_close(&model);
+}
+
+/* O_DIRECT is refused and the file is gone: that is what the error says. */
+static void refuse_and_remove(void *path)
+{
+    fake_event_refuse_direct(NULL);
+    unlink(path);
+}
+
+static void test_gone_when_refused(void **state)
+{
+    struct test_model model;
+    struct hr_storage probed;
+    struct hr_error err = {0};
+    (void)state;
+    model_equal(&model, "gone", 4, 900001, 4);
+    int fd = open(model.paths[0], O_RDONLY);
+    hr_storage_probe(model.paths[0], fd, &probed);
+    close(fd);
+    if (probed.mode != HR_READ_DIRECT) {
+        model_close(&model);
+        skip();
+    }
+    struct fake_storage storage = {
+        .cold = 1, .event_at = 4, .event = refuse_and_remove, .event_context = (void *)(uintptr_t)model.paths[0]};
+    fake_storage_install(&storage);
+    struct hr_loader *loader = any_loader((struct hr_loader_options){.thread_count = 1, .chunk_bytes = 256 * KIB}, 0);
+    struct hr_load *load = load_model(loader, &model, NULL);
+    int code = hr_load_wait_all(load, &err);
+    hr_load_free(load);
+    hr_loader_free(loader);
+    fake_storage_remove();
+    assert_code(code, HR_EFILE_CHANGED);
+    assert_string_equal(err.file, model.paths[0]);
     model_close(&model);
 }
 
@@ -362,9 +401,15 @@ static void test_sweep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_page_cache_stays),    cmocka_unit_test(test_keep_cache), cmocka_unit_test(test_played),
-        cmocka_unit_test(test_direct_refused_late), cmocka_unit_test(test_slices),     cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_freed_early),         cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_page_cache_stays),
+        cmocka_unit_test(test_keep_cache),
+        cmocka_unit_test(test_played),
+        cmocka_unit_test(test_direct_refused_late),
+        cmocka_unit_test(test_gone_when_refused),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_freed_early),
+        cmocka_unit_test(test_sweep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /*
  * test_files.c: the bounded set of open files: sharing, closing after the last use, making room, waiting for room,
-; descriptors with O_DIRECT;
- * and a process without descriptors.
+ * descriptors with O_DIRECT, and a process without descriptors.
  */
 #include <setjmp.h>
 #include <stdarg.h>

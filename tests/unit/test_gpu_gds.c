@@ -20,6 +20,7 @@
 
 #include "base/sys.h"
 #include "fake_cufile/fake_cufile.h"
+#include "support/fake_storage.h"
 #include "support/faults.h"
 #include "support/gpu.h"
 #include "support/gpu_scene.h"
@@ -550,6 +551,23 @@ static void test_cancel(void **state)
     end();
 }
 
+/* Filesystems without O_DIRECT say so in two ways; cuFile reads such files too. */
+static void test_without_o_direct(void **state)
+{
+    static const int errors[] = {EINVAL, EOPNOTSUPP};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct fake_storage storage = {.seed = 1, .direct_open_error = errors[i]};
+        begin("");
+        fake_storage_install(&storage);
+        struct hr_loader *loader = gds_loader((struct hr_loader_options){.thread_count = 2});
+        load_all(loader, NULL);
+        hr_loader_free(loader);
+        fake_storage_remove();
+        end();
+    }
+}
+
 static void test_fork(void **state)
 {
     int status = 0;
@@ -590,6 +608,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_system_calls_fail),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_without_o_direct),
         cmocka_unit_test(test_fork),
     };
     if (count > 1 && strcmp(arguments[1], "no-library") == 0)

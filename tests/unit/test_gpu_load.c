@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -408,6 +409,40 @@ static void test_fork(void **state)
     hr_loader_free(loader);
 }
 
+/* Calls of the fake driver in this child; of a real one it is not known. */
+static unsigned long forked_calls(void)
+{
+    unsigned long (*count)(void) = NULL;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *address = library ? dlsym(library, "fake_cuda_forked_calls") : NULL;
+    memcpy(&count, &address, sizeof address);
+    return count ? count() : 0;
+}
+
+/* A sequential load keeps its reader between two waits, and with it the reader's fences. */
+static void test_fork_sequential(void **state)
+{
+    struct hr_loader *loader = gpu_loader((struct hr_loader_options){0});
+    struct hr_load_options options = {.size = sizeof options, .sequential = 1};
+    struct hr_load *load = load_model(loader, &mixed, &options);
+    struct hr_error err = {0};
+    int status = 0;
+    (void)state;
+    assert_ok(hr_load_wait(load, 0, &err), err);
+    pid_t child = fork();
+    if (child == 0) {
+        hr_load_free(load);
+        hr_loader_free(loader);
+        _exit(forked_calls() != 0);
+    }
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    assert_int_equal(status, 0);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    check_all_items(load, &mixed);
+    hr_load_free(load);
+    hr_loader_free(loader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_read_bounds),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_fork_sequential),
     };
     return gpu_name() ? cmocka_run_group_tests(tests, setup, teardown) : 0;
 }

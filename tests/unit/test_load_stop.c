@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -390,6 +391,41 @@ static void test_stats_size(void **state)
     hr_loader_free(loader);
 }
 
+/* The lock is free while the caller is told: also of a reader that had nothing to do, and asks for statistics. */
+static struct hr_load *_Atomic traced;
+static atomic_int idle_count;
+
+static void ask_in_trace(void *context, const struct hr_trace_event *event)
+{
+    struct hr_stats stats = {.size = sizeof stats};
+    (void)context;
+    if (event->kind != HR_TRACE_IDLE || !traced)
+        return;
+    idle_count += hr_load_stats(traced, &stats) == 0;
+}
+
+static void test_stats_in_trace(void **state)
+{
+    struct hr_load_options options = {
+        .size = sizeof options, .window_bytes = 2 * TENSOR_BYTES, .ownership = HR_OWN_EACH, .trace = ask_in_trace};
+    struct hr_loader *loader = slow_loader(HR_ROUTE_PREAD);
+    struct hr_load *load = load_model(loader, &equal, &options);
+    struct hr_error err = {0};
+    size_t item_index;
+    (void)state;
+    traced = load;
+    alarm(20); /* a hang is a failure */
+    for (size_t i = 0; i < TENSOR_COUNT; i++) {
+        usleep(2000);
+        assert_ok(hr_load_next(load, &item_index, &err), err);
+    }
+    hr_load_free(load);
+    traced = NULL;
+    alarm(0);
+    assert_true(idle_count > 0);
+    hr_loader_free(loader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +440,7 @@ int main(void)
         cmocka_unit_test(test_deadline_far_away),
         cmocka_unit_test(test_stats),
         cmocka_unit_test(test_stats_size),
+        cmocka_unit_test(test_stats_in_trace),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
