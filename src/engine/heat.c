@@ -90,14 +90,17 @@ static size_t first_chunk(const struct hr_plan *plan, size_t file_index)
     return low;
 }
 
-/* All chunks of a file that is held in part. What cannot be told is read past the page cache. */
+/*
+ * All chunks of a file that is held in part. Where the kernel does not count (files of others), a byte of each MiB is
+ * tried. What cannot be told is read past the page cache.
+ */
 static void look_at_chunks(struct hr_load *load, size_t file_index, int fd)
 {
     const struct hr_plan *plan = &load->plan;
     for (size_t i = first_chunk(plan, file_index); i < plan->chunk_count && plan->chunks[i].file_index == file_index;
          i++) {
         uint64_t span = plan->chunks[i].file_end - plan->chunks[i].file_begin;
-        int64_t resident = hr_residency_exact(fd, plan->chunks[i].file_begin, span);
+        int64_t resident = hr_residency(fd, plan->chunks[i].file_begin, span, NULL);
         load->heat->kinds[i] = resident >= (int64_t)span ? CHUNK_HOT : CHUNK_COLD;
     }
     load->heat->is_mixed = 1;

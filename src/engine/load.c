@@ -245,7 +245,7 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
     if (stats->idle_ns > threads_ns / 2)
         return "consumer (the window is full)";
     if (stats->place_ns > stats->read_ns)
-        return "memory (placing short runs)";
+        return "memory (copies from buffers into place)";
     return load->route == HR_ROUTE_URING || load->route == HR_ROUTE_GDS ? "storage" : "storage or page cache";
 }
 

@@ -84,13 +84,12 @@ static void describe_gds(struct hr_load *load, const char *why)
     snprintf(load->route_reason, sizeof load->route_reason, "%s; %s", why, reason);
 }
 
-/* Without io_uring what is not cached is read by as many threads as there are. */
+/* Without io_uring what is not cached is read by as many threads as there are. Why not, hr_capabilities() says. */
 static void add_uring_reason(struct hr_load *load)
 {
     size_t size = strlen(load->route_reason);
     if (!load->loader->uring_usable)
-        snprintf(load->route_reason + size, sizeof load->route_reason - size, "; io_uring is not usable: %s",
-                 load->loader->uring_detail);
+        snprintf(load->route_reason + size, sizeof load->route_reason - size, "; io_uring is not usable");
 }
 
 static int choose_auto(struct hr_load *load, struct hr_error *err)

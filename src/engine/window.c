@@ -5,6 +5,7 @@
  */
 #include "engine/load.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -151,6 +152,17 @@ static int follow_stream(struct hr_load *load, const struct hr_plan_group *group
     return code;
 }
 
+/* What is short is one group; what the caller wants to know is what all of them would take. */
+static void say_whole_need(const struct hr_load *load, struct hr_error *err)
+{
+    uint64_t bytes = 0;
+    size_t size = strlen(err->message);
+    for (size_t i = 0; i < load->plan.group_count; i++)
+        bytes += load->plan.groups[i].window_bytes;
+    snprintf(err->message + size, sizeof err->message - size, "; the whole load takes %llu bytes%s",
+             (unsigned long long)bytes, load->options.window_bytes ? ", not all of them at once" : "");
+}
+
 static int make_group(struct hr_load *load, const struct hr_plan_group *group, struct hr_error *err)
 {
     struct hr_block *arena = NULL;
@@ -162,6 +174,8 @@ static int make_group(struct hr_load *load, const struct hr_plan_group *group, s
     for (size_t i = 0; code == 0 && i < group->item_count; i++)
         code = make_item(load, group_item(load, group, i), arena, err);
     hr_block_unref(arena);
+    if (code == HR_EOUT_OF_MEMORY)
+        say_whole_need(load, err);
     if (code == 0)
         code = follow_stream(load, group, err);
     if (code < 0)
