@@ -1,5 +1,5 @@
 /*
- * interrupt.c: one lock guards which loads are watched and which signal came.
+ * interrupt.c: one lock guards which loads are watched, which signal came and which file goes with the process.
  */
 #include "interrupt.h"
 
@@ -14,15 +14,19 @@
 static struct {
     pthread_mutex_t lock;
     struct hr_load *loads[2];
-    int received; /* the signal, or 0 */
+    int received;           /* the signal, or 0 */
+    const char *unfinished; /* borrowed; NULL: none */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* hr_load_cancel() does not block, so the lock may be held; it keeps the loads from being freed meanwhile. */
 static void receive(int number)
 {
     pthread_mutex_lock(&state.lock);
-    if (!state.loads[0] || state.received)
+    if (!state.loads[0] || state.received) {
+        if (state.unfinished)
+            unlink(state.unfinished);
         _exit(128 + number);
+    }
     state.received = number;
     hr_load_cancel(state.loads[0]);
     if (state.loads[1])
@@ -66,6 +70,13 @@ void interrupt_watch(struct hr_load *first, struct hr_load *second)
     pthread_mutex_lock(&state.lock);
     state.loads[0] = first;
     state.loads[1] = second;
+    pthread_mutex_unlock(&state.lock);
+}
+
+void interrupt_unfinished(const char *path)
+{
+    pthread_mutex_lock(&state.lock);
+    state.unfinished = path;
     pthread_mutex_unlock(&state.lock);
 }
 

@@ -11,6 +11,8 @@
 void interrupt_start(void);
 /* From here on a signal cancels these loads (the second may be NULL); two NULL end that, and then they may be freed. */
 void interrupt_watch(struct hr_load *first, struct hr_load *second);
+/* Where a signal ends the process at once, this file is removed (NULL: none). The path is borrowed until the next call. */
+void interrupt_unfinished(const char *path);
 /*
  * 0, or HR_ECANCELLED with `err` filled once a signal has come: it may have come when a load was just complete. For
  * verbs that go on with another load.

@@ -17,7 +17,7 @@ enum { FILE_BYTES_MAX = 4 << 20, ENTRY_COUNT_MAX = 1000 };
 static int fail_io(const char *what, const char *path, struct hr_error *err)
 {
     int number = errno;
-    int code = error_set(err, HR_EIO_ERROR, "%s: %s", what, strerror(number));
+    int code = error_set(err, HR_EIO_ERROR, "%s: %s", what, number ? strerror(number) : "it is no regular file");
     err->sys_errno = number == ENOENT || number == ENOTDIR ? 0 : number; /* not that the answer is "no" */
     snprintf(err->file, sizeof err->file, "%s", path);
     return code;
@@ -47,12 +47,25 @@ void limits_host(char out[256])
 
 /* ---------------------------------------------------------------------------------------------- reading */
 
+/* Not waiting where the path is a FIFO; -1 with errno. Only a regular file is one to read or to replace. */
+static int open_regular(const char *path)
+{
+    struct stat status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)))
+        return fd;
+    close(fd);
+    errno = 0;
+    return -1;
+}
+
 /* The file's bytes for free(), NULL with 0 when there is no file. */
 static int read_bytes(const char *path, char **ret_text, size_t *ret_size, struct hr_error *err)
 {
     *ret_text = NULL;
     *ret_size = 0;
-    FILE *file = fopen(path, "re");
+    int fd = open_regular(path);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     if (!file)
         return errno == ENOENT || errno == ENOTDIR ? 0 : fail_io("the limits file cannot be read", path, err);
     char *text = allocate(FILE_BYTES_MAX, 1);
@@ -135,6 +148,19 @@ const struct limits_entry *limits_find(const struct limits_file *file, const str
     return device->type == HR_DEVICE_CPU ? newest : NULL;
 }
 
+static int is_same_entry(const struct limits_entry *a, const struct limits_entry *b)
+{
+    return strcmp(a->host, b->host) == 0 && is_same_device(&a->limits.device, &b->limits.device);
+}
+
+const struct limits_entry *limits_find_same(const struct limits_file *file, const struct limits_entry *entry)
+{
+    for (size_t i = 0; i < file->count; i++)
+        if (is_same_entry(&file->entries[i], entry))
+            return &file->entries[i];
+    return NULL;
+}
+
 /* ---------------------------------------------------------------------------------------------- writing */
 
 /* Makes the folders above `path`. */
@@ -170,8 +196,7 @@ static void print_entries(FILE *out, const struct limits_file *file, const struc
     json_u64(&json, "version", 1);
     json_open(&json, "limits", '[');
     for (size_t i = file->count == ENTRY_COUNT_MAX; i < file->count; i++) /* the first goes where they are too many */
-        if (strcmp(file->entries[i].host, entry->host) != 0 ||
-            !is_same_device(&file->entries[i].limits.device, &entry->limits.device))
+        if (!is_same_entry(&file->entries[i], entry))
             limits_print(&json, NULL, &file->entries[i]);
     limits_print(&json, NULL, entry);
     json_close(&json, ']');
@@ -200,13 +225,13 @@ static int replace(const struct limits_file *file, const struct limits_entry *en
 int limits_save(const struct limits_file *file, const struct limits_entry *entry, struct hr_error *err)
 {
     struct limits_file now;
-    struct hr_error unread;
     int code = make_folders(file->path, err);
     if (code < 0)
         return code;
     int lock_fd = lock_folder(file->path);
-    limits_read(&now, &unread); /* what cannot be understood is replaced */
-    code = replace(&now, entry, err);
+    code = limits_read(&now, err);
+    if (code == 0 || code == HR_EUNSUPPORTED) /* what cannot be understood is replaced */
+        code = replace(&now, entry, err);
     limits_release(&now);
     if (lock_fd >= 0)
         close(lock_fd);

@@ -36,9 +36,12 @@ void limits_release(struct limits_file *file);
  */
 const struct limits_entry *limits_find(const struct limits_file *file, const struct hr_device_info *device);
 
+/* The kept entry that limits_save() would replace by `entry`, or NULL. */
+const struct limits_entry *limits_find_same(const struct limits_file *file, const struct limits_entry *entry);
+
 /*
  * Puts an entry into the file that `file` was read from, whole or not at all: readers see the old file or the new one.
- * One that limits_read() could not read is replaced.
+ * One that is broken is replaced, one that cannot be read is not.
  */
 int limits_save(const struct limits_file *file, const struct limits_entry *entry, struct hr_error *err);
 

@@ -90,9 +90,9 @@ void predict(const struct hr_checkpoint *checkpoint, const struct hr_device_info
         unknown(ret_prediction, "there is nothing to read");
     else if (route == HR_ROUTE_MMAP)
         unknown(ret_prediction, "mapped pages are read when they are touched");
-    else if (code < 0 && *err.file)
-        snprintf(ret_prediction->reason, sizeof ret_prediction->reason, "%s: %s; headrace probe PATH writes it anew",
-                 err.file, err.message);
+    else if (code < 0 && *err.file) /* what cannot be read, probe does not replace */
+        snprintf(ret_prediction->reason, sizeof ret_prediction->reason, "%s: %s%s", err.file, err.message,
+                 code == HR_EIO_ERROR ? "" : "; headrace probe PATH writes it anew");
     else if (code < 0)
         unknown(ret_prediction, err.message);
     else if (!entry)

@@ -5,8 +5,11 @@
 #include "timeline.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "output.h"
 
@@ -22,14 +25,55 @@ static int fail_file(const struct trace *trace, const char *what, struct hr_erro
     return code; /* without sys_errno: that a folder is not there is no answer to what was asked */
 }
 
-int trace_open(struct trace *trace, const char *path, struct hr_error *err)
+static int is_at(const struct stat *status, const char *path)
 {
+    struct stat other;
+    return stat(path, &other) == 0 && other.st_dev == status->st_dev && other.st_ino == status->st_ino;
+}
+
+/* Whether the open file is one that is to be loaded, or an operand (an index), by whatever name or link. */
+static int is_loaded(const struct stat *status, const struct hr_checkpoint *checkpoint, const struct text_list *paths)
+{
+    for (size_t i = 0; checkpoint && i < hr_checkpoint_file_count(checkpoint); i++)
+        if (is_at(status, hr_checkpoint_file(checkpoint, i)->path))
+            return 1;
+    for (size_t i = 0; i < paths->count; i++)
+        if (is_at(status, paths->texts[i]))
+            return 1;
+    return 0;
+}
+
+/* Not truncated: it may turn out to be one that is loaded. */
+static int open_untouched(struct trace *trace)
+{
+    int flags = O_WRONLY | O_CREAT | O_CLOEXEC;
+    int fd = open(trace->path, flags | O_EXCL, 0666);
+    trace->is_new = fd >= 0;
+    return fd < 0 && errno == EEXIST ? open(trace->path, flags, 0666) : fd;
+}
+
+int trace_open(struct trace *trace, const char *path, const struct hr_checkpoint *checkpoint,
+               const struct text_list *paths, struct hr_error *err)
+{
+    struct stat status;
     *trace = (struct trace){.path = path, .event_max = EVENT_MAX};
     if (!path)
         return 0;
-    trace->file = fopen(path, "we");
-    if (!trace->file)
+    int fd = open_untouched(trace);
+    if (fd < 0 || fstat(fd, &status) != 0)
         return fail_file(trace, "cannot be written", err);
+    if (is_loaded(&status, checkpoint, paths)) {
+        close(fd);
+        error_set(err, HR_EINVALID_ARGUMENT, "--trace: this file is part of the checkpoint; name another one");
+        snprintf(err->file, sizeof err->file, "%s", path);
+        return err->code;
+    }
+    trace->is_regular = S_ISREG(status.st_mode);
+    trace->file = fdopen(fd, "w");
+    if (!trace->file) {
+        close(fd);
+        return fail_file(trace, "cannot be written", err);
+    }
     pthread_mutex_init(&trace->lock, NULL);
     return 0;
 }
@@ -156,6 +200,8 @@ static void print_events(struct trace *trace, const struct hr_checkpoint *checkp
 
 int trace_write(struct trace *trace, const struct hr_checkpoint *checkpoint, struct hr_error *err)
 {
+    if (trace->is_regular && ftruncate(fileno(trace->file), 0) != 0)
+        return fail_file(trace, "could not be written", err);
     print_events(trace, checkpoint);
     errno = 0;
     if (fflush(trace->file) != 0 || ferror(trace->file))

@@ -4,6 +4,7 @@
  */
 #include <headrace/headrace.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cached.h"
 #include "interrupt.h"
@@ -105,12 +106,24 @@ static int load_paths(const struct load_options *options, const struct text_list
     int code = job_open(&options->request, paths, &job, err);
     if (code < 0)
         return code;
-    code = trace_open(&trace, options->trace_path, err);
+    code = trace_open(&trace, options->trace_path, job.checkpoint, paths, err);
+    interrupt_unfinished(trace.is_new ? trace.path : NULL);
     if (code == 0)
         code = load_all(options, &job, &trace, err);
+    interrupt_unfinished(NULL);
     trace_close(&trace);
     job_close(&job);
     return code;
+}
+
+/* What has the form of an option's value and still means nothing. */
+static int check_options(const struct load_options *options, struct hr_error *err)
+{
+    if (options->repeat_count == 0)
+        return error_set(err, HR_EINVALID_ARGUMENT, "--repeat 0 would load nothing; give 1 or more");
+    if (options->trace_path && (!*options->trace_path || strcmp(options->trace_path, "-") == 0))
+        return error_set(err, HR_EINVALID_ARGUMENT, "--trace '%s' names no file; give a path", options->trace_path);
+    return 0;
 }
 
 int load_run(const struct verb *verb, int argument_count, char **arguments)
@@ -137,9 +150,7 @@ int load_run(const struct verb *verb, int argument_count, char **arguments)
     }
     interrupt_start();
     code = EXIT_YES;
-    if (load.repeat_count == 0)
-        error_set(&err, HR_EINVALID_ARGUMENT, "--repeat 0 would load nothing; give 1 or more");
-    if (load.repeat_count == 0 || load_paths(&load, &paths, &err) < 0)
+    if (check_options(&load, &err) < 0 || load_paths(&load, &paths, &err) < 0)
         code = load_error_report(verb->name, load.as_json, &err);
     request_options_release(&load.request);
     text_list_release(&paths);

@@ -143,16 +143,31 @@ static void print_json(const struct limits_entry *entry, const char *saved_path)
     json_end(&json);
 }
 
-/* An unreadable file is said and replaced. On success file->path is where the entry is now. */
-static int save(const struct verb *verb, const struct limits_entry *entry, struct limits_file *file,
+static int has_page_cache(const struct limits_entry *entry)
+{
+    return entry && (entry->limits.page_cache || entry->limits.page_cache_fresh);
+}
+
+/*
+ * A broken file is said and replaced, an unreadable one may hold entries and stays. Figures of the page cache are not
+ * lost to a result without them: load could predict nothing any more. When *ret_is_saved, file->path has the entry now.
+ */
+static int save(const struct verb *verb, const struct limits_entry *entry, struct limits_file *file, int *ret_is_saved,
                 struct hr_error *err)
 {
     int code = limits_read(file, err);
-    if (code < 0 && !*file->path)
+    if (code == HR_EIO_ERROR || !*file->path)
         return code;
     if (code < 0)
         complain(verb->name, "%s: %s; it is replaced", file->path, err->message);
-    return limits_save(file, entry, err);
+    if (!has_page_cache(entry) && has_page_cache(limits_find_same(file, entry))) {
+        complain(verb->name,
+                 "not kept: the kept result has figures of the page cache and this one has none; give PATH");
+        return 0;
+    }
+    code = limits_save(file, entry, err);
+    *ret_is_saved = code == 0;
+    return code;
 }
 
 /* What was measured is printed even when it cannot be kept. */
@@ -160,8 +175,8 @@ static int report(const struct verb *verb, const struct probe *probe, const stru
 {
     struct limits_file file = {0};
     struct hr_error err;
-    int code = probe->no_save ? 0 : save(verb, entry, &file, &err);
-    int is_saved = code == 0 && !probe->no_save;
+    int is_saved = 0;
+    int code = probe->no_save ? 0 : save(verb, entry, &file, &is_saved, &err);
     if (probe->as_json)
         print_json(entry, is_saved ? file.path : NULL);
     else

@@ -106,8 +106,8 @@ static int describe_gpu(const char *name, struct hr_device *ret_device, struct h
     if (!is_ordinal && strncasecmp(name, "GPU-", 4) != 0 && strncasecmp(name, "MIG-", 4) != 0 &&
         !pci_parse(name, &address))
         return hr_fail(err, HR_EINVALID_ARGUMENT,
-                       "'%.64s' names no device; say cpu, cuda, cuda:N, auto, a PCI address (0000:1b:00.0) or a UUID "
-                       "(GPU-...)",
+                       "'%.64s' names no device; say cpu, cuda, cuda:N, auto, a PCI address (0000:1b:00.0) or a whole "
+                       "UUID (GPU-... or MIG-...)",
                        name);
     int code = hr_cuda_driver_get(&driver, err);
     if (code)

@@ -1,5 +1,6 @@
 """headrace probe on the CPU, the file it keeps, and what load makes of it."""
 
+import errno
 import json
 import os
 import socket
@@ -92,15 +93,27 @@ def test_no_save(tmp_path, cache):
     assert not (tmp_path / "cache").exists()
 
 
-def test_other_entries_stay_and_the_own_one_is_replaced(tmp_path):
+def test_other_entries_stay_and_the_own_one_is_replaced(tmp_path, large):
     others = [entry(host="elsewhere"), entry(device_type=2, device_uuid="GPU-1"),
               entry(host="later", unknown=[{"a": 1}])]
     env = keep(tmp_path, others[0], entry(), *others[1:])
-    run_json("probe", "--json", *QUICK, env=env)
+    run_json("probe", "--json", *QUICK, large, env=env)
     entries = kept(tmp_path / "cache")["limits"]
     assert [(e["host"], e["device_type"]) for e in entries[:-1]] == [(e["host"], e["device_type"]) for e in others]
     assert entries[-1]["host"] == socket.gethostname() and entries[-1]["time"] > others[0]["time"]
     assert [p.name for p in (tmp_path / "cache" / "headrace").iterdir()] == ["limits.json"]
+
+
+def test_a_result_without_the_page_cache_does_not_replace_one_with_it(tmp_path):
+    env = keep(tmp_path, entry())
+    result = run("probe", "--json", *QUICK, env=env)
+    assert result.returncode == 0 and json.loads(result.stdout)["saved"] is None
+    assert result.stderr.startswith("headrace probe: not kept: ") and "give PATH" in result.stderr
+    assert [e["page_cache"] for e in kept(tmp_path / "cache")["limits"]] == [10**9]
+    for others in ([entry(page_cache=0, page_cache_fresh=0)], [entry(host="elsewhere")], [entry(device_type=2)]):
+        keep(tmp_path, *others)
+        assert run_json("probe", "--json", *QUICK, env=env)["saved"]
+        assert kept(tmp_path / "cache")["limits"][-1]["memory_copy"] > 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version":2,"limits":[]}', '{"version":1,"limits":[{}]}',
@@ -116,6 +129,29 @@ def test_a_broken_file_is_said_and_replaced(tmp_path, text, model):
     assert result.stderr.startswith(f"headrace probe: {path}: the limits file is broken at byte ")
     assert result.stderr.endswith("; it is replaced\n") and result.stderr.count("\n") == 1
     assert len(kept(tmp_path / "cache")["limits"]) == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_limits_file_that_is_no_regular_file(tmp_path, model, make):
+    env = keep(tmp_path)
+    path = tmp_path / "cache" / "headrace" / "limits.json"
+    path.unlink()
+    make(path)
+    reason = f"{path}: the limits file cannot be read: it is no regular file"
+    line = run("load", "--device", "cpu", model, env=env, timeout=20).stdout.splitlines()[3]
+    assert line == f"predicted   unknown ({reason})"
+    result = run("probe", *QUICK, env=env, timeout=20)
+    assert (result.returncode, result.stderr) == (3, f"headrace probe: the result is not kept: {reason}\n")
+    assert not path.is_file()
+
+
+def test_a_limits_file_that_may_not_be_read(tmp_path, model):
+    env = keep(tmp_path)
+    path = tmp_path / "cache" / "headrace" / "limits.json"
+    path.unlink()
+    path.symlink_to(path)  # as good as no permission, which root always has
+    line = run("load", "--device", "cpu", model, env=env).stdout.splitlines()[3]
+    assert line == f"predicted   unknown ({path}: the limits file cannot be read: {os.strerror(errno.ELOOP)})"
 
 
 def test_where_nothing_can_be_kept(tmp_path):

@@ -1,10 +1,14 @@
 """headrace load --trace: a timeline in Chrome's trace format."""
 
 import json
+import os
+import signal
+import subprocess
+import time
 
 import pytest
 
-from command import SMALL, run, run_json, write, write_sharded
+from command import BINARY, SMALL, run, run_json, write, write_sharded
 
 
 def read(path):
@@ -75,3 +79,53 @@ def test_a_file_that_cannot_be_written(tmp_path):
         assert error["message"].startswith("the trace cannot be written: ")
     error = run_json("load", "--json", "--device", "cpu", "--trace", "/dev/full", path, code=3)["error"]
     assert (error["file"], error["message"]) == ("/dev/full", "the trace could not be written: No space left on device")
+
+
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_a_file_of_the_checkpoint_is_not_overwritten(tmp_path, link):
+    index = write_sharded(tmp_path / "m", {f"{i}.safetensors": {f"t{i}": ("U8", [100], None)} for i in range(2)})
+    for file in (index.parent / "1.safetensors", index):
+        held, trace = file.read_bytes(), file
+        if link:
+            trace = tmp_path / f"link to {file.name}"
+            link(file, trace)
+        error = run_json("load", "--json", "--device", "cpu", "--trace", trace, index, code=2)["error"]
+        assert (error["kind"], error["file"]) == ("InvalidArgument", str(trace))
+        assert "part of the checkpoint" in error["message"] and file.read_bytes() == held
+
+
+def test_what_the_file_held_goes(tmp_path):
+    path = write(tmp_path / "x.safetensors", SMALL)
+    trace = tmp_path / "trace.json"
+    trace.write_text("x" * 100000)
+    run_json("load", "--json", "--device", "cpu", "--trace", trace, path)
+    read(trace)
+
+
+@pytest.mark.parametrize("trace", ["", "-"])
+def test_what_names_no_file(tmp_path, trace):
+    write(tmp_path / "x.safetensors", SMALL)
+    arguments = ["load", "--json", "--device", "cpu", "--trace", trace, "x.safetensors"]
+    error = run_json(*arguments, code=2, cwd=tmp_path)["error"]
+    assert error["kind"] == "InvalidArgument" and error["message"].startswith(f"--trace '{trace}' names no file")
+    assert os.listdir(tmp_path) == ["x.safetensors"]
+
+
+@pytest.mark.parametrize("old", [None, "[]"])
+@pytest.mark.parametrize("attempt", range(6))
+def test_a_load_that_is_stopped_leaves_no_empty_trace(tmp_path, attempt, old):
+    path = write(tmp_path / "x.safetensors", {"a": ("U8", [8192], None)})
+    trace = tmp_path / "trace.json"
+    if old:
+        trace.write_text(old)
+    process = subprocess.Popen([BINARY, "load", "--device", "cpu", "--repeat", "1000000", "--trace", trace, path],
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        time.sleep(0.2 + attempt / 100)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 130
+    finally:
+        process.kill()
+    assert old or not trace.exists() or trace.stat().st_size
+    if trace.exists():
+        read(trace)

@@ -36,6 +36,9 @@ static char *read_text(const char *path)
     return text;
 }
 
+/* Nothing is loaded here that a trace could overwrite. */
+static const struct text_list no_paths;
+
 static void spans_that_overlap_stand_in_rows(void **state)
 {
     static const struct {
@@ -52,7 +55,7 @@ static void spans_that_overlap_stand_in_rows(void **state)
     struct trace trace;
     struct hr_error err;
     (void)state;
-    assert_int_equal(trace_open(&trace, path, &err), 0);
+    assert_int_equal(trace_open(&trace, path, NULL, &no_paths, &err), 0);
     for (size_t i = sizeof spans / sizeof spans[0]; i-- > 0;) { /* in any order */
         struct hr_trace_event event = span(spans[i].reader, spans[i].begin_ns, spans[i].end_ns);
         trace_add(&trace, &event);
@@ -87,7 +90,7 @@ static void what_is_too_much_is_counted(void **state)
     struct hr_error err;
     (void)state;
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
-        assert_int_equal(trace_open(&trace, test_path("bound.json"), &err), 0);
+        assert_int_equal(trace_open(&trace, test_path("bound.json"), NULL, &no_paths, &err), 0);
         trace.event_max = bounds[i];
         for (int thread = 0; thread < THREADS; thread++)
             assert_int_equal(pthread_create(&threads[thread], NULL, add_spans, &trace), 0);
@@ -107,7 +110,7 @@ static void without_a_path_there_is_no_trace(void **state)
     struct trace trace;
     struct hr_error err;
     (void)state;
-    assert_int_equal(trace_open(&trace, NULL, &err), 0);
+    assert_int_equal(trace_open(&trace, NULL, NULL, &no_paths, &err), 0);
     assert_null(trace.file);
     trace_close(&trace);
 }
