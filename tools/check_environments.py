@@ -12,6 +12,7 @@ import ctypes
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -29,6 +30,7 @@ SIMULATED_LOADS = 300
 NOBODY = 65534
 LOCKED_BYTES = 8 << 20
 SHARDS = 100
+COLD_BYTES = 32 << 20  # much more than the kernel reads ahead when the header is read
 
 
 def has_driver() -> bool:
@@ -48,6 +50,21 @@ def copy_package(name: str, folder: Path) -> None:
             shutil.copy(file.locate(), folder / file)
 
 
+def write_model(folder: Path, shards: int, size: int) -> None:
+    folder.mkdir()
+    header = json.dumps({"t": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+    for i in range(shards):
+        text = header.replace('"t"', f'"t{i}"').encode()
+        (folder / f"{i:03}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+
+
+def evict(folder: Path) -> None:
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 class Place:
     """A copy of what runs, readable for everybody, and a checkpoint of many files that belong to us."""
 
@@ -62,11 +79,7 @@ class Place:
         for name in ["pytest", "pluggy", "iniconfig", "packaging", "pygments"]:
             copy_package(name, folder / "packages")
         self.model = folder / "model"
-        self.model.mkdir()
-        header = json.dumps({"t": {"dtype": "U8", "shape": [100_000], "data_offsets": [0, 100_000]}})
-        for i in range(SHARDS):
-            text = header.replace('"t"', f'"t{i}"').encode()
-            (self.model / f"{i:03}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(100_000))
+        write_model(self.model, SHARDS, 100_000)
         subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
 
 
@@ -117,10 +130,25 @@ class Environment:
                  self.place.folder / "tests/cli")
 
 
+def expect_reason(report: dict, uring_usable: bool) -> bool:
+    """io_uring is spoken of where it is missed: not when the page cache holds the files. Returns whether it does."""
+    reason = report["route_reason"]
+    held = re.match(r"the page cache holds (\d+) % of the files", reason)
+    hot = held is not None and int(held[1]) >= 90
+    assert held or reason.startswith("cannot tell what the page cache holds: "), report
+    assert ("; io_uring is not usable: " in reason) == (not hot and not uring_usable), report
+    return hot
+
+
 def expect_no_uring(environment: Environment, reason: str) -> None:
-    capability, report = environment.capability("io_uring"), environment.load()
+    capability, cold = environment.capability("io_uring"), environment.scratch / "cold"
     assert not capability["usable"] and reason in capability["detail"], capability
-    assert report["route"] == "pread" and report["route_reason"].startswith("io_uring is not usable: "), report
+    write_model(cold, 1, COLD_BYTES)
+    evict(cold)
+    report = environment.json("load", cold)
+    assert (report["route"], report["bytes"]) == ("pread", COLD_BYTES), report
+    in_memory = subprocess.check_output(["stat", "-f", "-c", "%T", cold], text=True).strip() in ("tmpfs", "ramfs")
+    assert expect_reason(report, uring_usable=False) == in_memory, report
 
 
 def expect_forbidden(environment: Environment) -> None:
@@ -142,11 +170,7 @@ def expect_unprivileged(environment: Environment) -> None:
     text = environment.run("sh", "-c", "ulimit -l; id -u")
     assert text.split() == [str(LOCKED_BYTES >> 10), str(os.getuid() or NOBODY)], text
     capability, report = environment.capability("io_uring"), environment.load()
-    reason = report["route_reason"]
-    if capability["usable"]:
-        assert reason.startswith(("the page cache holds ", "cannot tell what the page cache holds: ")), report
-    else:
-        assert reason.startswith("io_uring is not usable: "), report
+    expect_reason(report, capability["usable"])
 
 
 def expect_no_driver(environment: Environment) -> None:

@@ -268,7 +268,7 @@ static void *without_cufile(const char *name)
 /* In a child, since the library is kept once it is there. */
 static void test_no_library(void **state)
 {
-    int status;
+    int status = -1;
     (void)state;
     begin("");
     pid_t child = fork();
