@@ -451,6 +451,7 @@ def test_the_process_ends_while_loads_run(path):
 @on_fake_gpu("delay_us=300000")
 def test_ctrl_c_ends_a_wait(path):
     loader = headrace.Loader(device=0, lanes=1, threads=1, chunk_bytes=64 << 10)  # hundreds of copies
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which is not there in a shell's background
     headrace.load(path, "F32.small", device=0, loader=loader)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     begin = time.monotonic()
