@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/gds_files.h"
+#include "engine/send.h"
 #include "engine/trace.h"
 
 struct gds_job {
@@ -97,18 +98,6 @@ static uint64_t rows_that_fit(struct gds_job *job, const struct hr_run_rows *row
     return more < rows->count - 1 ? more + 1 : rows->count;
 }
 
-/* Neighbours become one move where they lie in one allocation of ours, or in one tensor of the caller's. */
-static int join(struct gds_job *job, const struct hr_move *move, const struct load_item *item)
-{
-    struct hr_move *last = job->move_count ? &job->slot->moves[job->move_count - 1] : NULL;
-    if (!last || last->rows != 1 || move->rows != 1 || last->source + last->bytes != move->source ||
-        last->target + last->bytes != move->target ||
-        (item != job->item && (!item->block || item->block != job->item->block)))
-        return 0;
-    last->bytes += move->bytes;
-    return 1;
-}
-
 static int add_move(struct gds_job *job, const struct hr_run_rows *rows, uint64_t count, const struct load_item *item,
                     struct hr_error *err)
 {
@@ -121,7 +110,7 @@ static int add_move(struct gds_job *job, const struct hr_run_rows *rows, uint64_
         .target_pitch = rows->target_stride,
     };
     int code = 0;
-    if (!join(job, &move, item))
+    if (!hr_move_join(job->slot->moves, job->move_count, job->item, &move, item))
         job->slot->moves[job->move_count++] = move;
     job->item = item;
     for (uint64_t i = 0; i < count && code == 0; i++) {

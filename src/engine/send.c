@@ -34,11 +34,11 @@ static int follows(const struct hr_move *last, const struct hr_move *next)
            next->target == last->target + last->bytes;
 }
 
-/* Neighbours become one move where they lie in one allocation of ours, or in one tensor of the caller's. */
-static int join(struct sending *sending, const struct hr_move *move, const struct load_item *item)
+int hr_move_join(struct hr_move *moves, size_t move_count, const struct load_item *last_item,
+                 const struct hr_move *move, const struct load_item *item)
 {
-    struct hr_move *last = sending->move_count ? &sending->slot->moves[sending->move_count - 1] : NULL;
-    int is_same = last && (item == sending->item || (item->block && item->block == sending->item->block));
+    struct hr_move *last = move_count ? &moves[move_count - 1] : NULL;
+    int is_same = last && (item == last_item || (item->block && item->block == last_item->block));
     if (!is_same || !follows(last, move))
         return 0;
     last->bytes += move->bytes;
@@ -77,7 +77,7 @@ static int send_piece(struct sending *sending, const struct hr_plan_piece *piece
     hr_run_walk_init(&walk, &load->plan.items[piece->item_index], piece);
     while (hr_run_walk_rows(&walk, &rows)) {
         struct hr_move move = as_move(sending, &rows, item->data);
-        if (join(sending, &move, item))
+        if (hr_move_join(sending->slot->moves, sending->move_count, sending->item, &move, item))
             continue;
         int code = make_room(sending, err);
         if (code < 0)

@@ -10,6 +10,13 @@
 #include "engine/staging.h"
 
 /*
+ * Lengthens the last of the moves by `move` if that goes on where it ends, in both memories, and within one allocation of
+ * ours or one tensor of the caller's: 1, or 0. `last_item` and `item`: whose bytes they are.
+ */
+int hr_move_join(struct hr_move *moves, size_t move_count, const struct load_item *last_item,
+                 const struct hr_move *move, const struct load_item *item);
+
+/*
  * Sends a chunk whose bytes lie at `bytes` in the slot: as in its file (`is_span`), or run behind run. `fence` stands
  * for all of it afterwards. On failure nothing of it is in the lane any more. Blocks only when the chunk has more moves
  * than the slot's table holds.

@@ -47,3 +47,18 @@ void page_cache_fill(int fd, uint64_t offset, uint64_t size)
             assert_true(pread(fd, page, sizeof page, (off_t)at) > 0);
     assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL), 0);
 }
+
+const char *page_cache_hole(const char *name, uint64_t size)
+{
+    enum { BLOCK = 1 << 20 };
+    const char *path = test_path(name);
+    char *buffer = malloc(BLOCK);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    assert_true(fd >= 0 && buffer);
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    for (uint64_t offset = 0; offset < size; offset += BLOCK)
+        assert_int_equal(pread(fd, buffer, BLOCK, (off_t)offset), BLOCK);
+    close(fd);
+    free(buffer);
+    return path;
+}

@@ -13,4 +13,7 @@ void page_cache_empty(int fd, uint64_t size);
 /* Reads the range and nothing beside it into the page cache. */
 void page_cache_fill(int fd, uint64_t offset, uint64_t size);
 
+/* A hole of `size` bytes, whole MiB, that was read: in the page cache, and no disk needs its bytes. Its path. */
+const char *page_cache_hole(const char *name, uint64_t size);
+
 #endif

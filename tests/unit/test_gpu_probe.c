@@ -19,6 +19,7 @@
 #include "fake_cuda/fake_cuda.h"
 #include "support/faults.h"
 #include "support/make_files.h"
+#include "support/page_cache.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define FILE_BYTES (68 * MIB)
@@ -81,21 +82,11 @@ static void assert_nothing_of_the_driver_lives(void)
     assert_int_equal(live.context_depth, 0);
 }
 
-/* A hole that was read: resident, and no disk is needed. */
 static const char *hot_file(void)
 {
     static const char *path;
-    if (path)
-        return path;
-    path = test_path("hot");
-    char *buffer = malloc(MIB);
-    int fd = open(path, O_RDWR | O_CREAT, 0600);
-    assert_true(fd >= 0 && buffer);
-    assert_int_equal(ftruncate(fd, FILE_BYTES), 0);
-    for (uint64_t offset = 0; offset < FILE_BYTES; offset += MIB)
-        assert_int_equal(pread(fd, buffer, MIB, (off_t)offset), MIB);
-    close(fd);
-    free(buffer);
+    if (!path)
+        path = page_cache_hole("hot", FILE_BYTES);
     return path;
 }
 

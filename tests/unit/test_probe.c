@@ -21,26 +21,17 @@
 #include "io/residency.h"
 #include "support/faults.h"
 #include "support/make_files.h"
+#include "support/page_cache.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define FILE_BYTES (80 * MIB)
 #define BUDGET_NS 50000000
 
-/* A file in the page cache: a hole that was read, so that neither disk nor test needs its bytes. */
 static const char *hot_file(void)
 {
     static const char *path;
-    if (path)
-        return path;
-    path = test_path("hot");
-    char *buffer = malloc(MIB);
-    int fd = open(path, O_RDWR | O_CREAT, 0600);
-    assert_true(fd >= 0 && buffer);
-    assert_int_equal(ftruncate(fd, FILE_BYTES), 0);
-    for (uint64_t offset = 0; offset < FILE_BYTES; offset += MIB)
-        assert_int_equal(pread(fd, buffer, MIB, (off_t)offset), MIB);
-    close(fd);
-    free(buffer);
+    if (!path)
+        path = page_cache_hole("hot", FILE_BYTES);
     return path;
 }
 
