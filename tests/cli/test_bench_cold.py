@@ -3,20 +3,15 @@
 import json
 import os
 import pathlib
-import subprocess
 
 import command
 import pytest
 
-BUILD = pathlib.Path(command.BINARY).resolve().parent
 NOT_HERE = 77
 
 
 def bench_cold(*arguments, settings="memory=2000000000"):
-    library_path = f"{BUILD / 'fake_cuda'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-    environment = os.environ | {"LD_LIBRARY_PATH": library_path, "FAKE_CUDA": settings, "CUDA_VISIBLE_DEVICES": "0"}
-    return subprocess.run([BUILD / "bench_cold", *map(str, arguments)], env=environment, text=True, timeout=120,
-                          capture_output=True)
+    return command.run_on_fake_gpu("bench_cold", *arguments, settings=settings)
 
 
 @pytest.fixture

@@ -1,22 +1,15 @@
 """bench_gpu on the fake driver with a few MiB: that it measures what it says and compares all bytes, however fast."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import command
 import pytest
 
-BUILD = pathlib.Path(command.BINARY).resolve().parent
 SUBJECTS = ["arena,kept", "arena,new,3", "each,kept", "into,new"]
 
 
 def bench_gpu(*arguments, settings="memory=2000000000"):
-    library_path = f"{BUILD / 'fake_cuda'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-    environment = os.environ | {"LD_LIBRARY_PATH": library_path, "FAKE_CUDA": settings, "CUDA_VISIBLE_DEVICES": "0"}
-    return subprocess.run([BUILD / "bench_gpu", *map(str, arguments)], env=environment, text=True, timeout=120,
-                          capture_output=True)
+    return command.run_on_fake_gpu("bench_gpu", *arguments, settings=settings)
 
 
 @pytest.fixture
