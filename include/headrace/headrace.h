@@ -260,7 +260,19 @@ struct hr_item {
     uint32_t device_index;         /* into the loader's devices */
     void *into;                    /* the caller's memory, or NULL; any alignment; must live until the load is freed */
     const int64_t *into_strides;   /* bytes, one per dimension, read like `ranges`; NULL: compact, row-major */
+    /*
+     * With shard_world not 0: of what `ranges` leave of dimension `shard_dim`, only the block that belongs to rank
+     * `shard_rank` of `shard_world`, as of hr_shard_range().
+     */
+    uint32_t shard_dim, shard_rank, shard_world;
+    uint32_t reserved;
 };
+
+/*
+ * The block of `extent` elements that belongs to `rank` of `world`, as tensor parallelism cuts: blocks have
+ * ceil(extent / world) elements; the last ones may be shorter or empty. Nothing where rank >= world. Thread-safe.
+ */
+HR_API void hr_shard_range(uint64_t extent, uint32_t rank, uint32_t world, struct hr_range *ret_range);
 
 /*
  * Parses numpy's slice notation, "[a:b, 3, ..., ::2]" (the brackets are optional), for a tensor: integers,

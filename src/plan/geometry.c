@@ -22,7 +22,7 @@ struct canon {
 size_t hr_geometry_words(const struct hr_tensor *tensor, const struct hr_item *item)
 {
     size_t dim_count = tensor->rank < HR_RANK_MAX ? tensor->rank : HR_RANK_MAX;
-    if (!item->ranges && !item->into_strides)
+    if (!item->ranges && !item->into_strides && !item->shard_world)
         dim_count = 0;
     return (size_t)tensor->rank * 2 + dim_count * (sizeof(struct hr_plan_dim) / sizeof(uint64_t));
 }
@@ -37,34 +37,64 @@ static int fail_overflow(size_t item_index, struct hr_error *err)
     return hr_fail(err, HR_EVALIDATION_OVERFLOW, "item %zu: the tensor's shape overflows 64 bits", item_index);
 }
 
-static uint64_t range_start(const struct hr_item *item, uint32_t d)
-{
-    return item->ranges ? item->ranges[d].start : 0;
-}
-
 static uint64_t range_step(const struct hr_item *item, uint32_t d)
 {
     return item->ranges && item->ranges[d].step ? item->ranges[d].step : 1;
 }
 
-/* The extents of the slice; ranges are checked here. */
+/* How many elements the item's range leaves of a dimension. */
+static uint64_t range_count(const struct hr_tensor *tensor, const struct hr_item *item, uint32_t d)
+{
+    if (!item->ranges)
+        return tensor->shape[d];
+    const struct hr_range *range = &item->ranges[d];
+    return range->stop == range->start ? 0 : (range->stop - range->start - 1) / range_step(item, d) + 1;
+}
+
+/* Which of those are the item's own: all, or the block of its shard. */
+static struct hr_range own_range(const struct hr_tensor *tensor, const struct hr_item *item, uint32_t d)
+{
+    struct hr_range own = {0, range_count(tensor, item, d), 1};
+    if (item->shard_world && d == item->shard_dim)
+        hr_shard_range(own.stop, item->shard_rank, item->shard_world, &own);
+    return own;
+}
+
+static uint64_t range_start(const struct hr_tensor *tensor, const struct hr_item *item, uint32_t d)
+{
+    return (item->ranges ? item->ranges[d].start : 0) + own_range(tensor, item, d).start * range_step(item, d);
+}
+
+static int check_shard(const struct hr_tensor *tensor, const struct hr_item *item, size_t item_index,
+                       struct hr_error *err)
+{
+    if (item->shard_world == 0)
+        return 0;
+    if (item->shard_rank >= item->shard_world)
+        return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: shard rank %u is not below the world's size, %u",
+                       item_index, item->shard_rank, item->shard_world);
+    if (item->shard_dim >= tensor->rank)
+        return hr_fail(err, HR_EINVALID_ARGUMENT,
+                       "item %zu: it is sharded along dimension %u, but the tensor has %u dimension(s)", item_index,
+                       item->shard_dim, tensor->rank);
+    return 0;
+}
+
+/* The extents of the slice or of its shard; ranges are checked here. */
 static int slice_shape(const struct hr_tensor *tensor, const struct hr_item *item, size_t item_index, uint64_t *shape,
                        struct hr_error *err)
 {
     for (uint32_t d = 0; d < tensor->rank; d++) {
         uint64_t extent = tensor->shape[d];
-        if (!item->ranges) {
-            shape[d] = extent;
-            continue;
-        }
-        uint64_t start = item->ranges[d].start, stop = item->ranges[d].stop;
+        uint64_t start = item->ranges ? item->ranges[d].start : 0, stop = item->ranges ? item->ranges[d].stop : extent;
         if (start > stop || stop > extent)
             return hr_fail(err, HR_EINVALID_ARGUMENT,
                            "item %zu: dimension %u has %llu elements, its range is %llu to %llu; give start <= stop <= "
                            "%llu",
                            item_index, d, (unsigned long long)extent, (unsigned long long)start,
                            (unsigned long long)stop, (unsigned long long)extent);
-        shape[d] = stop == start ? 0 : (stop - start - 1) / range_step(item, d) + 1;
+        struct hr_range own = own_range(tensor, item, d);
+        shape[d] = own.stop - own.start;
     }
     return 0;
 }
@@ -158,7 +188,7 @@ static int canon_make(struct canon *canon, const struct hr_tensor *tensor, const
     canon->first = 0;
     canon->run = source;
     for (uint32_t d = tensor->rank; d-- > 0;) {
-        canon->first += range_start(item, d) * source;
+        canon->first += range_start(tensor, item, d) * source;
         int64_t target_stride = sub_byte ? (int64_t)target : strides[d];
         if (shape[d] > 1)
             canon_add(canon, shape[d], source * range_step(item, d), target_stride);
@@ -251,7 +281,9 @@ int hr_geometry_make(const struct hr_tensor *tensor, const struct hr_item *item,
     uint64_t *shape = *pool;
     int64_t *strides = (int64_t *)(shape + rank);
     uint64_t bits = 0;
-    int code = slice_shape(tensor, item, item_index, shape, err);
+    int code = check_shard(tensor, item, item_index, err);
+    if (!code)
+        code = slice_shape(tensor, item, item_index, shape, err);
     if (!code)
         code = slice_bits(shape, rank, element_bits, item_index, &bits, err);
     if (code)

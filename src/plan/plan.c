@@ -91,7 +91,9 @@ static int check_item(const struct request *request, size_t index, uint32_t devi
                        item->tensor_index, request->tensor_count);
     const struct hr_tensor *tensor = &request->tensors[item->tensor_index];
     assert(tensor->file_index < request->file_count);
-    if (item->device_index >= device_count)
+    if (item->reserved)
+        code = hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: its reserved field must be 0", index);
+    else if (item->device_index >= device_count)
         code = hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: its device index is %u, but the loader has %u device(s)",
                        index, item->device_index, device_count);
     else
