@@ -183,7 +183,7 @@ def main() -> int:
     real(options.models, options.device)
     different = sum(not row["same"] for row in rows)
     if options.json:
-        result = {"comparisons": len(rows), "different": different, "rows": rows}
+        result = {"bitwise": {"comparisons": len(rows), "different": different, "rows": rows}}
         options.json.write_text(json.dumps(result, indent=1))
     print(f"{len(rows)} comparisons, {different} different")
     return 1 if different else 0

@@ -98,7 +98,8 @@ def gpu_small_rows(result: dict) -> list[list[str]]:
 
 
 def peers_rows(peers: dict) -> list[list[str]]:
-    names = {"safetensors": "safetensors", "pool": "4 threads, as Transformers", "fastsafetensors": "fastsafetensors"}
+    names = {name: f"{name} {peers['versions'].get(name, '')}" for name in ("safetensors", "fastsafetensors")}
+    names["pool"] = "4 threads, as Transformers"
     own = {row["allocator"]: row for row in peers["rows"] if row["peer"] == "headrace"}
     pool = {row["allocator"]: row for row in peers["rows"] if row["peer"] == "pool"}
 
@@ -159,10 +160,16 @@ def cold_peers_rows(peers: dict) -> list[list[str]]:
             for row in peers["rows"]]
 
 
+def bitwise_rows(bitwise: dict) -> list[list[str]]:
+    count, tensors = bitwise["comparisons"], sum(row.get("tensors", 0) for row in bitwise["rows"])
+    return [[f"GPU: bit for bit what the safetensors package reads, {tensors:,} tensors",
+             f"{count - bitwise['different']} the same", "", "", "", f"{count} comparisons"]]
+
+
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
         "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
-        "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "host": host_rows, "header": header_rows,
-        "python": python_rows}
+        "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows, "host": host_rows,
+        "header": header_rows, "python": python_rows}
 
 
 def section(path: Path) -> str:

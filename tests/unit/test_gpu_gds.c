@@ -315,9 +315,11 @@ static void test_descriptor_0(void **state)
     assert_code(loader_try((struct hr_loader_options){.thread_count = 1}, &loader, &err), HR_EUNSUPPORTED);
     assert_int_equal(fstat(0, &after), 0);
     assert_true(before.st_rdev == after.st_rdev && before.st_ino == after.st_ino);
-    close(0); /* nothing to guard */
-    assert_code(loader_try((struct hr_loader_options){.thread_count = 1}, &loader, &err), HR_EUNSUPPORTED);
-    assert_int_equal(fcntl(0, F_GETFD), -1);
+    if (scene_fake()) { /* a real driver opens files of its own, the first of which would be 0 */
+        close(0);       /* nothing to guard */
+        assert_code(loader_try((struct hr_loader_options){.thread_count = 1}, &loader, &err), HR_EUNSUPPORTED);
+        assert_int_equal(fcntl(0, F_GETFD), -1);
+    }
     dup2(kept, 0);
     close(kept);
     close(file);
@@ -526,9 +528,11 @@ static int load_once(void *context, struct hr_error *err)
     return code;
 }
 
+/* Not on a real driver, which takes its time to start and end at each of them. */
 static void test_system_calls_fail(void **state)
 {
     (void)state;
+    scene_need_fake("");
     begin("");
     assert_true(faults_sweep(FAULT_MEMORY | FAULT_OPEN | FAULT_THREAD, 0, load_once, NULL) > 10);
 }
