@@ -1,7 +1,7 @@
 /*
- * table.c: checkpoints of extents that the caller describes, instead of a header. Everything is copied: names and shapes
- * into one block each, so that 100,000 extents are five allocations. Extents may overlap and leave holes, since
- * formats other than safetensors do; each must lie within its file.
+ * extents.c: checkpoints of extents that the caller describes, instead of a header. Everything is copied: names and
+ * shapes into one block each, so that the number of allocations does not depend on that of extents. Extents may overlap
+ * and leave holes, since formats other than safetensors do; each must lie within its file.
  *
  * A checkpoint is filled step by step and closed whole when a step fails.
  */
