@@ -1,7 +1,7 @@
 /*
- * test_misaligned.c: tensors at odd offsets, F32 at offset % 4 != 0, come out bit for bit on 256 bytes by every way, and
+ * test_misaligned.c: tensors at odd offsets, F32 at offset % 4 != 0, come out bit for bit on 256 bytes by every way,
  * with no pass more than the same tensors in a file where all offsets are whole pages: as many bytes copied, sent and
- * placed by as many operations; of reads only what the grid of chunks and whole pages cut elsewhere.
+ * placed by as many operations; where reads are of whole pages, at most two of them more a chunk.
  */
 #include <setjmp.h>
 #include <stdarg.h>
