@@ -3,7 +3,7 @@
 #   make test        installs what is missing, builds and runs every test; ends with "N passed, N failed"
 #   make frameworks  installs PyTorch and JAX into .venv, much to fetch: tests that need them are skipped without
 #   make lint        formatting, clang-tidy and the rules of the tree; `make format` formats
-#   make fuzz        fuzzes TARGET (header, json, index, slice, plan) for SECONDS
+#   make fuzz        fuzzes TARGET (header, json, index, slice, plan, table) for SECONDS
 #   make install     into PREFIX (/usr/local), under DESTDIR; `make uninstall` takes it away again
 #   make wheels      dist/: source distribution and wheels for x86_64 and aarch64, each tried
 #   make setup       only installs what is missing (packages.txt, as root or with sudo)
@@ -134,7 +134,7 @@ check-environments: .venv/stamp
 
 # A minute in all; long runs: make fuzz TARGET=header SECONDS=3600.
 check-fuzz:
-	@for target in header json index slice plan; do tools/fuzz.sh $$target 12 || exit 1; done
+	@for target in header json index slice plan table; do tools/fuzz.sh $$target 12 || exit 1; done
 
 TARGET ?= header
 SECONDS ?= 60

@@ -111,7 +111,23 @@ def plan_seeds() -> list[bytes]:
     return patterns
 
 
-SEEDS = {"header": header_seeds, "json": json_seeds, "index": index_seeds, "slice": slice_seeds, "plan": plan_seeds}
+def table_seeds() -> list[bytes]:
+    """Three files of 200, 100 and 2^63 - 1 bytes, then extents: good, twice, out of bounds, too large, misaligned."""
+    files = bytes([200, 100]) + b"\xff" + b"\xff" * 8
+    u8, f4, f32 = 5, 2, 18
+    largest = b"\xff" + b"\xff" * 8
+    good = [bytes([1, ord("a"), f32, 2, 3, 4, 0, 1]), bytes([2, ord("b"), ord("c"), u8, 1, 100, 1, 0]),
+            bytes([3, 0xe2, 0x82, 0xac, f4, 1, 6, 2, 9]), bytes([1, ord("d"), u8, 0, 0, 0, 0])]
+    bad = [good[0], bytes([1, ord("x"), f32, 1, 1, 0, 197]), bytes([1, ord("x"), f32, 2]) + largest * 2 + bytes([2, 0]),
+           bytes([1, ord("x"), f4, 1, 3, 0, 0]), bytes([1, ord("x"), u8, 1, 1, 3, 0]), bytes([0, u8, 0, 0, 0]),
+           bytes([1, 0xff, u8, 0, 0, 0]), bytes([1, 0, u8, 0, 0, 0]), bytes([1, ord("x"), u8, 0xf1, *bytes(65), 0, 0]),
+           bytes([1, ord("x"), 0, 0, 0, 0]), bytes([1, ord("x"), u8, 1, 1, 2]) + largest]
+    return [files + b"".join(good), files + b"".join(reversed(good)), files] + [
+        files + b"".join(good) + extent for extent in bad]
+
+
+SEEDS = {"header": header_seeds, "json": json_seeds, "index": index_seeds, "slice": slice_seeds, "plan": plan_seeds,
+         "table": table_seeds}
 CASES = {"json", "index", "slice"}
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fuzzes one target (header, json, index, slice, plan): builds it into build-fuzz with clang, starts from seeds, the
-# kept corpus and what earlier runs found, and reports. What it finds lies in build-fuzz/found/TARGET; an input that
+# Fuzzes one target (header, json, index, slice, plan, table): builds it into build-fuzz with clang, starts from seeds,
+# the kept corpus and what earlier runs found, and reports. What it finds lies in build-fuzz/found/TARGET; an input that
 # breaks a promise in build-fuzz/TARGET-crash-..., and the exit status is not 0.
 # usage: tools/fuzz.sh TARGET SECONDS    run
 #        tools/fuzz.sh TARGET keep       make fuzz/corpus/TARGET the smallest set that reaches as much code
@@ -24,6 +24,7 @@ case $target in
     json) longest=1024 words=json ;;
     slice) longest=160 words=slice ;;
     plan) longest=400 words= ;;
+    table) longest=400 words= ;;
     *) echo "no such target: $target" >&2 && exit 2 ;;
 esac
 

@@ -70,8 +70,16 @@ PROGRAM = """
             return all(file.get_tensor(n).tobytes() == expected[n] for n in file.keys()) \\
                 and file.get_slice("t4")[10:20].tobytes() == expected["t4"][10:20]
 
-    use = {"open": opened, "load": loaded, "numpy": lambda: loaded(framework="np"), "slices": sliced,
-           "stream": streamed, "job": waited, "safe_open": safely_opened}[scenario]
+    def from_table():
+        rows, end = [], os.path.getsize(f"{folder}/b.safetensors")
+        for name in ("t5", "t4", "t3"):
+            end -= len(expected[name])
+            rows.append((name, "U8", (len(expected[name]),), 0, end))
+        tensors = headrace.from_table(f"{folder}/b.safetensors", rows).load()
+        return {name: as_bytes(tensor) for name, tensor in tensors.items()} == {n: expected[n] for n in every[3:]}
+
+    use = {"open": opened, "table": from_table, "load": loaded, "numpy": lambda: loaded(framework="np"),
+           "slices": sliced, "stream": streamed, "job": waited, "safe_open": safely_opened}[scenario]
 
     def left():
         gc.collect()
@@ -113,7 +121,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("scenario", ["open", "load", "numpy", "slices", "stream", "job", "safe_open"])
+@pytest.mark.parametrize("scenario", ["open", "table", "load", "numpy", "slices", "stream", "job", "safe_open"])
 def test_every_call_fails_in_turn(tmp_path, build, scenario):
     shim = build / "libfail_nth.so"
     if not shim.exists():
