@@ -174,7 +174,7 @@ HR_CONVERT_FN hr_bits32 hr_e8m0_load(hr_bits32 bits)
     return bits == 0xff ? HR_F32_INFINITY + 1 : bits ? bits << 23 : 0x400000;
 }
 
-/* Without the sign; halves go up, but to 2^-127 what is 2^-127 or less. Infinities are NaN. */
+/* Without the sign; halves go up, and so does all between the two least codes. Infinities are NaN. */
 HR_CONVERT_FN hr_bits32 hr_e8m0_store(hr_bits32 bits)
 {
     hr_bits32 exponent = bits >> 23 & 0xff, half = bits >> 22 & 1;
