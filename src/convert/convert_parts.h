@@ -123,7 +123,7 @@ HR_CONVERT_FN hr_bits32 hr_bf16_store(hr_bits32 bits)
     return (bits & 0x7fffffff) > HR_F32_INFINITY ? nan : rounded;
 }
 
-/* E4M3 has no infinity, and one NaN of each sign, which is also what is too large. */
+/* E4M3 has no infinity, and one NaN of each sign; what is too large becomes the largest number. */
 HR_CONVERT_FN hr_bits16 hr_bf16_of_e4m3(hr_bits16 bits)
 {
     struct hr_small_float type = {3, 7};
@@ -135,7 +135,8 @@ HR_CONVERT_FN hr_bits16 hr_bf16_of_e4m3(hr_bits16 bits)
 HR_CONVERT_FN hr_bits32 hr_e4m3_store(hr_bits32 bits)
 {
     struct hr_small_float type = {3, 7};
-    return hr_small_store(bits & 0x7fffffff, type, 0x7f) | (bits >> 24 & 0x80);
+    hr_bits32 magnitude = bits & 0x7fffffff;
+    return (magnitude > HR_F32_INFINITY ? 0x7f : hr_small_store(magnitude, type, 0x7e)) | (bits >> 24 & 0x80);
 }
 
 /* Infinities, and above them NaNs, which become quiet. */

@@ -94,7 +94,7 @@ static uint64_t model_store_e8m0(struct number number)
     }
     int code = number.exponent + 62 + 127;
     int up = number.mantissa >= 3ull << 61; /* 1.5 and more */
-    if (code == 0) /* between the two least all go up */
+    if (code == 0)                          /* between the two least all go up */
         up = number.mantissa > 1ull << 62;
     return code < 0 ? 0 : (uint64_t)(code + up);
 }
@@ -108,7 +108,7 @@ static uint64_t model_store(uint32_t dtype, struct number number)
     uint64_t sign = (uint64_t)number.negative << sign_bit;
     uint64_t infinity = ((1ull << model->exponent_bits) - 1) << model->mantissa_bits;
     uint64_t quiet = 1ull << (model->mantissa_bits - 1);
-    uint64_t most = model->special == HAS_INFINITY ? infinity : model->special == ONE_NAN ? 0x7f : 0x80;
+    uint64_t most = model->special == HAS_INFINITY ? infinity : model->special == ONE_NAN ? 0x7e : 0x80;
     if (model->special == NO_NEGATIVE_ZERO && (number.is_nan || number.is_infinite))
         return 0x80;
     if (number.is_nan && sign_bit == 7)
