@@ -117,12 +117,14 @@ static uint64_t model_store(uint32_t dtype, struct number number)
         return sign | infinity | quiet | number.mantissa >> (52 - model->mantissa_bits);
     if (number.is_infinite)
         return sign | most;
+    if (number.mantissa == 0)
+        return model->special == NO_NEGATIVE_ZERO ? 0 : sign;
     int highest = 63; /* bit of the mantissa */
     while (highest > 0 && !(number.mantissa >> highest))
         highest--;
     int least = 1 - model->bias - (int)model->mantissa_bits; /* exponent of the last place of subnormals */
     int place = number.exponent + highest - (int)model->mantissa_bits;
-    place = place < least || number.mantissa == 0 ? least : place;
+    place = place < least ? least : place;
     uint64_t code =
         ((uint64_t)(place - least) << model->mantissa_bits) + model_round(number.mantissa, place - number.exponent);
     code = code < most ? code : most;
