@@ -106,5 +106,5 @@ def _device_of(key: str, value: Any, tensor: str) -> str:
 def _uncovered(names: list[str]) -> errors.HeadraceError:
     listed = ", ".join(f"'{name}'" for name in names[:NAMED_MAX])
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    message = f"device_map= covers no tensor {listed}{more}: add keys for them ('' covers everything), or give device="
+    message = f"no key of device_map= covers {listed}{more}: add keys for them ('' covers everything), or give device="
     return errors.make("InvalidArgument", message, tensor=names[0])
