@@ -82,6 +82,21 @@ static int make_files(struct hr_load *load, struct hr_error *err)
     return code;
 }
 
+/* A queue for each device, with room for all of its groups. */
+static int make_device_queues(struct hr_load *load)
+{
+    const struct hr_plan *plan = &load->plan;
+    int failed = 0;
+    load->queued = hr_alloc_array(load->loader->device_count, sizeof load->queued[0]);
+    if (!load->queued)
+        return -1;
+    for (size_t i = 0; i < plan->group_count; i++)
+        load->queued[plan->groups[i].device_index].groups.capacity++;
+    for (uint32_t i = 0; i < load->loader->device_count; i++)
+        failed |= queue_init(&load->queued[i].groups, load->queued[i].groups.capacity);
+    return failed;
+}
+
 /* What the load keeps per item, group and chunk. */
 static int make_tables(struct hr_load *load, struct hr_error *err)
 {
@@ -94,7 +109,7 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     load->activity_count = load->loader->thread_count;
     load->activities = hr_alloc_array(load->activity_count, sizeof load->activities[0]);
     int failed = queue_init(&load->ready, plan->item_count) | queue_init(&load->urgent, plan->item_count) |
-                 queue_init(&load->queued, plan->group_count);
+                 make_device_queues(load);
     if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads ||
         !load->activities || failed)
         return hr_fail_memory(err, plan->item_count * sizeof load->items[0], "the tables of a load");
