@@ -27,7 +27,7 @@ struct request_options {
     struct open_flags open;
     struct text_list matches, slices;
     struct tuning tuning;
-    const char *device; /* NULL: what request_loader() takes */
+    const char *device; /* NULL: what request_device() takes */
     struct text_list device_map;
 };
 

@@ -65,8 +65,8 @@ struct core_call *core_call_current(void);
 void core_call_fail(struct core_call *call);
 
 /*
- * Fills a maker from the tuple (callable, tables, pointer_method): `tables` has one for each device of the loader, with a
- * row a dtype. 0, or -1 with an exception.
+ * Fills a maker from the tuple (callable, tables, pointer_method): `tables` has one for each device of the loader, with
+ * a row a dtype. 0, or -1 with an exception.
  */
 int core_maker_init(struct core_maker *maker, PyObject *tuple, size_t device_count);
 void core_maker_clear(struct core_maker *maker);

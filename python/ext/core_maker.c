@@ -3,8 +3,8 @@
  * library asks on threads that wait, without the interpreter lock; taking it can cost a switch interval when
  * another Python thread is busy, so small tensors are made ahead, a batch at a time.
  *
- * It knows of a framework only what the maker says: a callable, its keywords for each device and dtype, and how to learn
- * the address of what it returned.
+ * It knows of a framework only what the maker says: a callable, its keywords for each device and dtype, and how to
+ * learn the address of what it returned.
  */
 #include "core_load.h"
 

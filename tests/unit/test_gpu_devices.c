@@ -1,6 +1,6 @@
 /*
- * test_gpu_devices.c: one load to several devices: host memory, and as many of two GPUs, real or fake, as there are. Every
- * tensor is where its item says, and the devices take turns, so that none waits for another to be done.
+ * test_gpu_devices.c: one load to several devices: host memory, and as many of two GPUs, real or fake, as there are.
+ * Every tensor is where its item says, and the devices take turns, so that none waits for another to be done.
  */
 #include <setjmp.h>
 #include <stdarg.h>
