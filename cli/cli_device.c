@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { READ_BACK_BYTES = 8 << 20 }; /* large enough for the link's speed, small enough for each hashing thread */
 
@@ -33,6 +34,61 @@ char *device_title(char out[192], const struct hr_device_info *info)
     return out;
 }
 
+/* ------------------------------------------------------------------------------------------- lists */
+
+int devices_have_gpu(const struct device_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->devices[i].type != HR_DEVICE_CPU)
+            return 1;
+    return 0;
+}
+
+/* Puts a text behind what is there, with a separator if something is. */
+static void append(char *out, const char *separator, const char *text)
+{
+    if (*out)
+        strcat(out, separator);
+    strcat(out, text);
+}
+
+enum { TITLE_BYTES = 192 };
+
+char *devices_names(const struct device_list *list)
+{
+    char name[32], *out = allocate(list->count + 1, sizeof name);
+    for (size_t i = 0; i < list->count; i++)
+        append(out, ",", device_name(name, &list->devices[i]));
+    return out;
+}
+
+static int is_named_before(const struct device_list *list, size_t index)
+{
+    for (size_t i = 0; i < index; i++)
+        if (strcmp(list->devices[i].name, list->devices[index].name) == 0)
+            return 1;
+    return 0;
+}
+
+char *devices_models(const struct device_list *list)
+{
+    char *out = allocate(list->count + 1, TITLE_BYTES);
+    for (size_t i = 0; i < list->count; i++)
+        if (!is_named_before(list, i))
+            append(out, ", ", list->devices[i].name);
+    return out;
+}
+
+char *devices_title(const struct device_list *list)
+{
+    char title[TITLE_BYTES], *out = allocate(list->count + 1, TITLE_BYTES);
+    for (size_t i = 0; i < list->count; i++)
+        append(out, ", ", device_title(title, &list->devices[i]));
+    return out;
+}
+
+/* ------------------------------------------------------------------------------------------ reading back */
+
 void json_device(struct json *json, const char *key, const struct hr_device_info *info)
 {
     char name[32];
@@ -49,13 +105,6 @@ void json_device(struct json *json, const char *key, const struct hr_device_info
     json_close(json, '}');
 }
 
-void read_back_init(struct read_back *read_back, const struct hr_device_info *device)
-{
-    *read_back = (struct read_back){.device = device};
-    if (device->type != HR_DEVICE_CPU)
-        read_back->buffer = allocate(READ_BACK_BYTES, 1);
-}
-
 void read_back_release(struct read_back *read_back)
 {
     free(read_back->buffer);
@@ -66,14 +115,16 @@ int read_back_piece(struct read_back *read_back, struct hr_load *load, size_t it
                     uint64_t bytes_left, struct byte_piece *ret_piece, struct hr_error *err)
 {
     struct hr_view view = {.size = sizeof view};
-    if (read_back->buffer) {
+    int code = hr_load_view(load, item_index, &view, err);
+    if (code < 0)
+        return code;
+    if (view.device_type != HR_DEVICE_CPU) {
+        if (!read_back->buffer)
+            read_back->buffer = allocate(READ_BACK_BYTES, 1);
         ret_piece->bytes = read_back->buffer;
         ret_piece->size = bytes_left < READ_BACK_BYTES ? bytes_left : READ_BACK_BYTES;
         return hr_load_read(load, item_index, offset, ret_piece->size, read_back->buffer, err);
     }
-    int code = hr_load_view(load, item_index, &view, err);
-    if (code < 0)
-        return code;
     ret_piece->bytes = (const unsigned char *)view.data + offset;
     ret_piece->size = bytes_left;
     return 0;

@@ -1,5 +1,5 @@
 /*
- * cli_device.h: the device that --device names, and how the bytes of an item come back from it.
+ * cli_device.h: the devices of a load by their names, and how the bytes of an item come back from its own.
  */
 #ifndef CLI_CLI_DEVICE_H
 #define CLI_CLI_DEVICE_H
@@ -16,6 +16,20 @@ int device_find(const char *name, struct hr_device_info *ret_info, struct hr_err
 char *device_name(char out[32], const struct hr_device_info *info);
 /* "cpu", "cuda:1 (NVIDIA H200)". Returns `out`. */
 char *device_title(char out[192], const struct hr_device_info *info);
+
+/* The devices of a loader. */
+struct device_list {
+    struct hr_device_info *devices; /* for free() */
+    size_t count;
+};
+
+/* Whether one of them is no host memory. */
+int devices_have_gpu(const struct device_list *list);
+/* "cuda:0,cuda:1"; "NVIDIA H200", each name once; "cuda:0 (NVIDIA H200), cuda:1 (NVIDIA H200)". For free(). */
+char *devices_names(const struct device_list *list);
+char *devices_models(const struct device_list *list);
+char *devices_title(const struct device_list *list);
+
 /* An object with all that is known of it. */
 void json_device(struct json *json, const char *key, const struct hr_device_info *info);
 
@@ -24,13 +38,11 @@ struct byte_piece {
     uint64_t size;
 };
 
-/* How one thread gets at the bytes of loaded items where they finally lie. */
+/* How one thread gets at the bytes of loaded items where they finally lie. It begins as zeroes. */
 struct read_back {
-    const struct hr_device_info *device; /* that they were loaded to; borrowed */
-    void *buffer;                        /* for what comes back from a GPU, else NULL */
+    void *buffer; /* for what comes back from a GPU, made when that is first asked for */
 };
 
-void read_back_init(struct read_back *read_back, const struct hr_device_info *device);
 void read_back_release(struct read_back *read_back);
 /*
  * The first of the `bytes_left` bytes of a ready item from `offset` on: on the CPU all of them, where they lie; from a

@@ -32,8 +32,14 @@ static const struct repeat *find_median(const struct load_report *report)
 static void predict_median(const struct load_report *report, const struct repeat *median,
                            struct prediction *ret_prediction)
 {
-    predict(report->job->checkpoint, &report->job->device, median->stats.bytes_needed, median->cached, report->route,
-            ret_prediction);
+    const struct job *job = report->job;
+    if (job->devices.count == 1) {
+        predict(job->checkpoint, job->devices.devices, median->stats.bytes_needed, median->cached, report->route,
+                ret_prediction);
+        return;
+    }
+    *ret_prediction = (struct prediction){0};
+    snprintf(ret_prediction->reason, sizeof ret_prediction->reason, "links are measured one by one, not together");
 }
 
 static double seconds(uint64_t ns)
@@ -89,13 +95,13 @@ static void json_trace(struct json *json, const struct trace *trace)
 void load_report_json(const struct load_report *report)
 {
     struct json json = {0};
-    char name[32];
+    char *names = devices_names(&report->job->devices), *models = devices_models(&report->job->devices);
     struct prediction prediction;
     const struct repeat *median = find_median(report);
     predict_median(report, median, &prediction);
     json_open(&json, NULL, '{');
-    json_text(&json, "device", device_name(name, &report->job->device));
-    json_text(&json, "device_name", report->job->device.name);
+    json_text(&json, "device", names);
+    json_text(&json, "device_name", models);
     json_u64(&json, "tensors", report->job->request.item_count);
     json_u64(&json, "files", hr_checkpoint_file_count(report->job->checkpoint));
     json_figures(&json, &median->stats);
@@ -110,6 +116,8 @@ void load_report_json(const struct load_report *report)
     json_close(&json, ']');
     json_close(&json, '}');
     json_end(&json);
+    free(names);
+    free(models);
 }
 
 /* ------------------------------------------------------------------------------------------------ text */
@@ -197,14 +205,14 @@ static void trace_row(struct table *table, const struct trace *trace)
 void load_report_text(const struct load_report *report)
 {
     struct table table;
-    char title[192];
+    char *title = devices_title(&report->job->devices);
     const struct repeat *median = find_median(report);
     const struct hr_stats *stats = &median->stats;
     if (report->repeat_count > 1)
         print_repeats(report);
     table_init(&table, "ll");
     table_addf(&table, "device");
-    table_addf(&table, "%s", device_title(title, &report->job->device));
+    table_addf(&table, "%s", title);
     table_addf(&table, "tensors");
     table_addf(&table, "%zu", report->job->request.item_count);
     bytes_row(&table, "bytes", stats->bytes_ready);
@@ -218,9 +226,10 @@ void load_report_text(const struct load_report *report)
     table_addf(&table, "%u", stats->thread_count);
     table_addf(&table, "bottleneck");
     table_addf(&table, "%s", stats->bottleneck);
-    if (report->job->device.type != HR_DEVICE_CPU)
+    if (devices_have_gpu(&report->job->devices))
         gpu_rows(&table, stats);
     if (report->trace->path)
         trace_row(&table, report->trace);
     table_print(&table, stdout);
+    free(title);
 }

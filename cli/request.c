@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli_device.h"
+#include "device_map.h"
 #include "output.h"
 
 int checkpoint_open(const char *const *paths, size_t path_count, const struct open_flags *flags,
@@ -128,20 +129,24 @@ void request_release(struct request *request)
     *request = (struct request){0};
 }
 
-int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader,
-                   struct hr_device_info *ret_device, struct hr_error *err)
+int request_device(const struct tuning *tuning, const char *name, struct hr_device_info *ret_device,
+                   struct hr_error *err)
+{
+    if (!name && tuning->route == HR_ROUTE_MMAP) /* which only host memory has */
+        name = "cpu";
+    return device_find(name, ret_device, err);
+}
+
+int request_loader(const struct tuning *tuning, const struct device_list *devices, struct hr_loader **ret_loader,
+                   struct hr_error *err)
 {
     struct hr_loader_options options = {.size = sizeof options};
-    char name[32];
-    const char *const names[] = {name};
-    if (!device && tuning->route == HR_ROUTE_MMAP) /* which only host memory has */
-        device = "cpu";
-    int code = device_find(device, ret_device, err);
-    if (code < 0)
-        return code;
-    device_name(name, ret_device);
+    char(*texts)[32] = allocate(devices->count, sizeof *texts);
+    const char **names = allocate(devices->count, sizeof *names);
+    for (size_t i = 0; i < devices->count; i++)
+        names[i] = device_name(texts[i], &devices->devices[i]);
     options.devices = names;
-    options.device_count = 1;
+    options.device_count = devices->count;
     options.route = tuning->route;
     options.thread_count = tuning->thread_count;
     options.chunk_bytes = tuning->chunk_bytes;
@@ -150,18 +155,34 @@ int request_loader(const struct tuning *tuning, const char *device, struct hr_lo
     options.keep_cache = (uint32_t)tuning->keep_cache;
     options.lane_count = tuning->lane_count;
     options.no_binding = (uint32_t)tuning->no_numa;
-    return hr_loader_new(&options, ret_loader, err);
+    int code = hr_loader_new(&options, ret_loader, err);
+    free(names);
+    free(texts);
+    return code;
+}
+
+/* The devices of the items: those of the map, else the one. */
+static int job_devices(const struct request_options *options, struct job *job, struct hr_error *err)
+{
+    if (options->device_map.count)
+        return device_map_apply(job->checkpoint, &options->device_map, options->device, &job->request, &job->devices,
+                                err);
+    job->devices.devices = allocate(1, sizeof *job->devices.devices);
+    job->devices.count = 1;
+    return request_device(&options->tuning, options->device, job->devices.devices, err);
 }
 
 int job_open(const struct request_options *options, const struct text_list *paths, struct job *ret_job,
              struct hr_error *err)
 {
     struct job job = {0};
-    int code = request_loader(&options->tuning, options->device, &job.loader, &job.device, err);
-    if (code == 0)
-        code = checkpoint_open(paths->texts, paths->count, &options->open, &job.checkpoint, err);
+    int code = checkpoint_open(paths->texts, paths->count, &options->open, &job.checkpoint, err);
     if (code == 0)
         code = request_make(job.checkpoint, &options->matches, &options->slices, &job.request, err);
+    if (code == 0)
+        code = job_devices(options, &job, err);
+    if (code == 0)
+        code = request_loader(&options->tuning, &job.devices, &job.loader, err);
     if (code == 0)
         *ret_job = job;
     else
@@ -174,6 +195,7 @@ void job_close(struct job *job)
     request_release(&job->request);
     hr_checkpoint_close(job->checkpoint);
     hr_loader_free(job->loader);
+    free(job->devices.devices);
     *job = (struct job){0};
 }
 
@@ -181,4 +203,5 @@ void request_options_release(struct request_options *options)
 {
     text_list_release(&options->matches);
     text_list_release(&options->slices);
+    text_list_release(&options->device_map);
 }

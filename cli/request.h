@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli_device.h"
 #include "options.h"
 
 struct open_flags {
@@ -26,7 +27,8 @@ struct request_options {
     struct open_flags open;
     struct text_list matches, slices;
     struct tuning tuning;
-    const char *device; /* NULL: what request_loader() takes */
+    const char *device; /* NULL: what request_device() takes */
+    struct text_list device_map;
 };
 
 /* Rows of a table of options, for the verbs that share them. */
@@ -62,6 +64,12 @@ struct request_options {
     OPTION("device", "DEVICE", OPTION_TEXT, &(device), NULL, \
            "auto (the first GPU, else cpu), cpu, cuda:N, a PCI address or a UUID")
 
+/* Of a verb that loads each tensor to a device of its own. */
+#define DEVICE_OPTIONS(request)                                                      \
+    DEVICE_OPTION((request).device),                                                 \
+        OPTION("device-map", "KEY=DEVICE", OPTION_LIST, &(request).device_map, NULL, \
+               "where the tensors of this name, pattern or module go; may be given again; the rest by --device")
+
 /* Items of a checkpoint. The arrays are for request_release(). */
 struct request {
     struct hr_item *items;
@@ -73,7 +81,7 @@ struct request {
 struct job {
     struct hr_checkpoint *checkpoint;
     struct hr_loader *loader;
-    struct hr_device_info device; /* the loader's only one */
+    struct device_list devices; /* of the loader */
     struct request request;
 };
 
@@ -88,9 +96,11 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct text_list 
                  const struct text_list *slices, struct request *ret_request, struct hr_error *err);
 void request_release(struct request *request);
 
-/* A loader for the one device of this name; NULL means "auto", with the mmap route "cpu". */
-int request_loader(const struct tuning *tuning, const char *device, struct hr_loader **ret_loader,
-                   struct hr_device_info *ret_device, struct hr_error *err);
+/* Describes the device of this name; NULL means "auto", with the mmap route "cpu". */
+int request_device(const struct tuning *tuning, const char *name, struct hr_device_info *ret_device,
+                   struct hr_error *err);
+int request_loader(const struct tuning *tuning, const struct device_list *devices, struct hr_loader **ret_loader,
+                   struct hr_error *err);
 
 int job_open(const struct request_options *options, const struct text_list *paths, struct job *ret_job,
              struct hr_error *err);

@@ -231,11 +231,12 @@ static int diff(const struct request_options *options, const char *const *paths,
                 struct hr_error *err)
 {
     struct comparison comparison = {.window_bytes = options->tuning.window_bytes};
-    int code = request_loader(&options->tuning, options->device, &comparison.loader, &comparison.device, err);
+    struct device_list devices = {&comparison.device, 1};
+    int code = request_device(&options->tuning, options->device, &comparison.device, err);
+    if (code == 0)
+        code = request_loader(&options->tuning, &devices, &comparison.loader, err);
     for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
         code = checkpoint_open(&paths[side], 1, &options->open, &comparison.checkpoints[side], err);
-    for (int side = SIDE_A; side < SIDE_COUNT && code == 0; side++)
-        read_back_init(&comparison.read_backs[side], &comparison.device);
     if (code == 0)
         code = compare_open(&comparison, as_json, err);
     if (code == 0)

@@ -32,7 +32,6 @@ struct digest {
 /* What the hashing threads share. Each item is handed to one of them, which alone writes its digest. */
 struct hashing {
     struct hr_load *load;
-    const struct hr_device_info *device;
     struct digest *digests; /* one per item */
     struct progress progress;
     pthread_mutex_t lock;
@@ -90,11 +89,10 @@ static int hash_item(struct hashing *hashing, size_t item, struct hasher *hasher
 static void *hash_ready_items(void *context)
 {
     struct hashing *hashing = context;
-    struct hasher hasher;
+    struct hasher hasher = {0};
     struct hr_error err;
     size_t item;
     int code;
-    read_back_init(&hasher.read_back, hashing->device);
     while ((code = hr_load_next(hashing->load, &item, &err)) == 0) {
         if ((code = hash_item(hashing, item, &hasher, &err)) < 0)
             break;
@@ -121,7 +119,7 @@ static void hash_all(struct hashing *hashing)
 
 static int load_and_hash(const struct job *job, uint64_t window_bytes, struct digest *digests, struct hr_error *err)
 {
-    struct hashing hashing = {.device = &job->device, .digests = digests, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct hashing hashing = {.digests = digests, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct hr_load_options options = {.size = sizeof options, .window_bytes = window_bytes};
     progress_init(&hashing.progress);
     if (hashing.progress.is_enabled) {
@@ -161,13 +159,14 @@ static void hex(char out[33], const XXH128_canonical_t *hash)
     out[32] = '\0';
 }
 
-static void print_json(const struct hr_device_info *device, const struct digest *digests, size_t count)
+static void print_json(const struct device_list *devices, const struct digest *digests, size_t count)
 {
     struct json json = {0};
-    char text[33], name[32];
+    char text[33], *names = devices_names(devices);
     json_open(&json, NULL, '{');
     json_text(&json, "algorithm", "xxh3-128");
-    json_text(&json, "device", device_name(name, device));
+    json_text(&json, "device", names);
+    free(names);
     json_open(&json, "tensors", '[');
     for (size_t i = 0; i < count; i++) {
         const struct hr_tensor *tensor = digests[i].tensor;
@@ -185,18 +184,19 @@ static void print_json(const struct hr_device_info *device, const struct digest 
     json_end(&json);
 }
 
-/* The device goes to stderr, so that what stands on stdout can be compared whatever the device. */
-static void print_text(const struct hr_device_info *device, const struct digest *digests, size_t count)
+/* The devices go to stderr, so that what stands on stdout can be compared whatever they are. */
+static void print_text(const struct device_list *devices, const struct digest *digests, size_t count)
 {
-    char text[33], title[192];
+    char text[33], *title = devices_title(devices);
     for (size_t i = 0; i < count; i++) {
         hex(text, &digests[i].hash);
         printf("%s  ", text);
         print_escaped(stdout, digests[i].tensor->name, digests[i].tensor->name_size);
         putchar('\n');
     }
-    if (device->type != HR_DEVICE_CPU)
-        complain("hash", "read back from %s", device_title(title, device));
+    if (devices_have_gpu(devices))
+        complain("hash", "read back from %s", title);
+    free(title);
 }
 
 static int hash_paths(const struct request_options *options, const struct text_list *paths, int as_json,
@@ -214,9 +214,9 @@ static int hash_paths(const struct request_options *options, const struct text_l
     if (code == 0) {
         qsort(digests, count, sizeof *digests, compare_names);
         if (as_json)
-            print_json(&job.device, digests, count);
+            print_json(&job.devices, digests, count);
         else
-            print_text(&job.device, digests, count);
+            print_text(&job.devices, digests, count);
     }
     for (size_t i = 0; i < count; i++)
         free(digests[i].shape);
@@ -231,7 +231,7 @@ int hash_run(const struct verb *verb, int argument_count, char **arguments)
     struct text_list paths;
     struct hr_error err;
     int as_json = 0, code;
-    const struct option options[] = {DEVICE_OPTION(request.device),
+    const struct option options[] = {DEVICE_OPTIONS(request),
                                      MATCH_OPTION(request.matches),
                                      SLICE_OPTION(request.slices),
                                      TUNING_OPTIONS(request.tuning),

@@ -133,7 +133,7 @@ int load_run(const struct verb *verb, int argument_count, char **arguments)
     struct hr_error err;
     int code;
     const struct option options[] = {
-        DEVICE_OPTION(load.request.device),
+        DEVICE_OPTIONS(load.request),
         MATCH_OPTION(load.request.matches),
         SLICE_OPTION(load.request.slices),
         OPTION("repeat", "N", OPTION_COUNT, &load.repeat_count, NULL, "load N times and report each and the median"),

@@ -35,7 +35,7 @@ int plan_run(const struct verb *verb, int argument_count, char **arguments)
     struct text_list paths;
     struct hr_error err;
     int as_json = 0, code;
-    const struct option options[] = {DEVICE_OPTION(request.device),
+    const struct option options[] = {DEVICE_OPTIONS(request),
                                      MATCH_OPTION(request.matches),
                                      SLICE_OPTION(request.slices),
                                      TUNING_OPTIONS(request.tuning),

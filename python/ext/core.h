@@ -32,7 +32,7 @@ struct loader_object {
     PyObject_HEAD struct hr_loader *plain,
         *hooked; /* without and with the allocation hook; each made on first use, or NULL */
     uint64_t fork_generation;
-    char device[64]; /* name of its one device */
+    PyObject *devices; /* a tuple of their names */
     struct hr_loader_options options;
 };
 

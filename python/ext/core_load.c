@@ -228,6 +228,50 @@ static int set_extras(struct load_object *self, PyObject *ranges, PyObject *into
     return PyErr_Occurred() == NULL ? 0 : -1;
 }
 
+/* `places` holds a byte an item, the index of its device; None: all on the first. */
+static int set_devices(struct load_object *self, PyObject *places)
+{
+    char *indices;
+    Py_ssize_t count;
+    size_t device_count = (size_t)PyTuple_Size(self->loader->devices);
+    if (places == Py_None)
+        return 0;
+    if (PyBytes_AsStringAndSize(places, &indices, &count) < 0)
+        return -1;
+    if ((size_t)count != self->item_count) {
+        PyErr_SetString(PyExc_ValueError, "one device an item is needed");
+        return -1;
+    }
+    for (size_t i = 0; i < self->item_count; i++) {
+        self->items[i].device_index = (unsigned char)indices[i];
+        if (self->items[i].device_index >= device_count) {
+            PyErr_SetString(PyExc_IndexError, "device index out of range");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int set_streams(struct load_object *self, PyObject *streams)
+{
+    size_t count = (size_t)PyTuple_Size(self->loader->devices);
+    if (!PyList_Check(streams) || (size_t)PyList_Size(streams) != count) {
+        PyErr_SetString(PyExc_ValueError, "one stream a device is needed");
+        return -1;
+    }
+    self->streams = calloc(count + 1, sizeof *self->streams);
+    if (self->streams == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        self->streams[i] = PyLong_AsVoidPtr(PyList_GetItem(streams, (Py_ssize_t)i));
+        if (self->streams[i] == NULL && PyErr_Occurred() != NULL)
+            return -1;
+    }
+    return 0;
+}
+
 static int set_items(struct load_object *self, PyObject *indices)
 {
     struct hr_checkpoint *checkpoint = self->checkpoint->checkpoint;
@@ -258,15 +302,15 @@ static int check_dtypes(struct load_object *self)
 {
     for (size_t i = 0; i < self->item_count; i++) {
         const struct hr_tensor *tensor = core_load_tensor(self, i);
-        PyObject *reason = self->maker.reasons[tensor->dtype];
         if (self->places[i] == CORE_INTO)
             continue;
+        PyObject *reason = core_maker_row(self, i)->reason;
         if (reason != NULL) {
             core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name, "tensor '%s': %s",
                             tensor->name, PyUnicode_AsUTF8AndSize(reason, NULL));
             return -1;
         }
-        uint64_t divisor = self->maker.divisors[tensor->dtype];
+        uint64_t divisor = core_maker_row(self, i)->divisor;
         if (divisor > 1 && (tensor->rank == 0 || tensor->shape[tensor->rank - 1] % divisor != 0)) {
             core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name,
                             "tensor '%s': its last dimension does not fill whole bytes, which no framework can hold; "
@@ -288,7 +332,7 @@ static int start(struct load_object *self, struct hr_load_options *options)
     options->ownership = hooked ? HR_OWN_EACH : HR_OWN_ARENA;
     options->progress_ns = PROGRESS_NS;
     options->progress = on_progress;
-    options->streams = (void *const *)&self->stream;
+    options->streams = self->streams;
     struct core_call call;
     struct hr_error err;
     struct hr_load *load = NULL;
@@ -302,13 +346,13 @@ static int start(struct load_object *self, struct hr_load_options *options)
 
 static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
 {
-    PyObject *loader, *checkpoint, *indices, *ranges, *shapes, *into, *maker, *progress;
+    PyObject *loader, *checkpoint, *indices, *places, *ranges, *shapes, *into, *maker, *progress, *streams;
     struct core_state *state = PyType_GetModuleState(type);
     struct hr_load_options options = {0};
-    unsigned long long window_bytes, deadline_ns, stream;
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!O!O!OKKIOK", state->loader_type, &loader, state->checkpoint_type,
-                          &checkpoint, &indices, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type, &into,
-                          &maker, &window_bytes, &deadline_ns, &options.sequential, &progress, &stream))
+    unsigned long long window_bytes, deadline_ns;
+    if (!PyArg_ParseTuple(arguments, "O!O!OOO!O!O!OKKIOO", state->loader_type, &loader, state->checkpoint_type,
+                          &checkpoint, &indices, &places, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type,
+                          &into, &maker, &window_bytes, &deadline_ns, &options.sequential, &progress, &streams))
         return NULL;
     options.window_bytes = window_bytes;
     options.deadline_ns = deadline_ns;
@@ -321,9 +365,10 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     self->checkpoint = (struct checkpoint_object *)Py_NewRef(checkpoint);
     self->shapes = PyDict_Size(shapes) == 0 ? NULL : Py_NewRef(shapes);
     self->progress = progress == Py_None ? NULL : Py_NewRef(progress);
-    self->stream = (void *)(uintptr_t)stream;
-    if ((maker != Py_None && core_maker_init(&self->maker, maker) < 0) || set_items(self, indices) < 0 ||
-        set_extras(self, ranges, into) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
+    size_t device_count = (size_t)PyTuple_Size(self->loader->devices);
+    if ((maker != Py_None && core_maker_init(&self->maker, maker, device_count) < 0) || set_items(self, indices) < 0 ||
+        set_devices(self, places) < 0 || set_streams(self, streams) < 0 || set_extras(self, ranges, into) < 0 ||
+        (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -564,6 +609,7 @@ static void load_dealloc(PyObject *object)
     free(self->strides);
     free(self->objects);
     free(self->places);
+    free(self->streams);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
@@ -611,8 +657,8 @@ static PyType_Slot load_slots[] = {
     {Py_tp_getset, load_getset},
     {Py_tp_members, load_members},
     {Py_sq_length, load_length},
-    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, ranges, shapes, into, maker, window_bytes, deadline_ns, "
-                        "sequential, progress, stream, /)\n--\n\nA running load."},
+    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, places, ranges, shapes, into, maker, window_bytes, "
+                        "deadline_ns, sequential, progress, streams, /)\n--\n\nA running load."},
     {0, NULL},
 };
 

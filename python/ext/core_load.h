@@ -7,13 +7,19 @@
 
 #include "core.h"
 
+/* How the framework makes tensors of one dtype on one device. */
+struct core_maker_row {
+    PyObject *keywords; /* {"dtype": the framework's, "device": its}; NULL: it has no such dtype */
+    PyObject *reason;   /* then: why, and what to do instead */
+    uint64_t divisor;   /* elements of the last dimension in one of the framework's */
+};
+
 /* How destinations come into being; all NULL when they are the library's own. */
 struct core_maker {
-    PyObject *callable;                 /* called as callable(shape, **keywords) */
-    PyObject *pointer_method;           /* name of the method that returns the address; NULL: buffer protocol */
-    PyObject *keywords[HR_DTYPE_COUNT]; /* {"dtype": the framework's}; NULL: it has none */
-    PyObject *reasons[HR_DTYPE_COUNT];  /* then: why, and what to do instead */
-    uint64_t divisors[HR_DTYPE_COUNT];  /* elements of the last dimension in one of the framework's */
+    PyObject *callable;          /* called as callable(shape, **keywords) */
+    PyObject *pointer_method;    /* name of the method that returns the address; NULL: buffer protocol */
+    struct core_maker_row *rows; /* HR_DTYPE_COUNT a device */
+    size_t row_count;
 };
 
 enum core_place {
@@ -36,7 +42,7 @@ struct load_object {
     uint8_t *places;    /* enum core_place */
     struct core_maker maker;
     PyObject *progress;
-    void *stream;      /* of the device: the caller's memory is written after what it held; NULL: the legacy default */
+    void **streams;    /* one a device: the caller's memory is written after what it held; NULL: the legacy default */
     size_t user_count; /* threads inside a library call on this load */
     int closing;
     uint64_t fork_generation;
@@ -58,12 +64,17 @@ struct core_call *core_call_current(void);
 /* Keeps the exception that is set for the end of the call; the first one wins. */
 void core_call_fail(struct core_call *call);
 
-/* Fills a maker from the tuple (callable, table, pointer_method); `table` has a row a dtype. 0 or -1. */
-int core_maker_init(struct core_maker *maker, PyObject *tuple);
+/*
+ * Fills a maker from the tuple (callable, tables, pointer_method): `tables` has one for each device of the loader, with
+ * a row a dtype. 0, or -1 with an exception.
+ */
+int core_maker_init(struct core_maker *maker, PyObject *tuple, size_t device_count);
 void core_maker_clear(struct core_maker *maker);
 int core_maker_visit(const struct core_maker *maker, visitproc visit, void *arg);
 /* Makes objects[index] and returns its memory, which is NULL for an empty tensor; -1 with an exception. */
 int core_maker_make(struct load_object *load, size_t index, void **ret_memory);
+/* The row for an item; there must be a maker. */
+const struct core_maker_row *core_maker_row(const struct load_object *load, size_t index);
 
 extern const struct hr_allocator core_maker_hook;
 

@@ -1,20 +1,20 @@
 /*
  * core_loader.c: _core.Loader, the options of loads and what is kept between them. The library ties the allocation
  * hook to a loader; loads into a framework want it and loads into arenas do not, so there are two handles, each
- * made when first needed. A loader has one device; loads to another have another loader.
+ * made when first needed. Its devices are fixed; loads to others have another loader.
  */
 #include "core.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
 {
     struct hr_loader_options options = {.size = sizeof options};
     unsigned long long chunk_bytes, arena_bytes, staging_bytes;
-    const char *device;
-    if (!PyArg_ParseTuple(arguments, "IIKIKsKIII", &options.route, &options.thread_count, &chunk_bytes,
-                          &options.queue_depth, &arena_bytes, &device, &staging_bytes, &options.lane_count,
-                          &options.no_binding, &options.keep_cache))
+    PyObject *devices;
+    if (!PyArg_ParseTuple(arguments, "IIKIKO!KIII", &options.route, &options.thread_count, &chunk_bytes,
+                          &options.queue_depth, &arena_bytes, &PyTuple_Type, &devices, &staging_bytes,
+                          &options.lane_count, &options.no_binding, &options.keep_cache))
         return NULL;
     options.chunk_bytes = chunk_bytes;
     options.arena_bytes = arena_bytes;
@@ -24,17 +24,28 @@ static PyObject *loader_new(PyTypeObject *type, PyObject *arguments, PyObject *P
     if (self == NULL)
         return NULL;
     self->options = options;
-    size_t device_size = strlen(device) + 1;
-    if (device_size > sizeof self->device) {
-        PyErr_SetString(PyExc_ValueError, "the device's name is too long");
-        Py_DECREF(self);
-        return NULL;
-    }
-    memcpy(self->device, device, device_size);
+    self->devices = Py_NewRef(devices);
     self->fork_generation = core_state_of((PyObject *)self)->fork_generation;
     if (core_loader_get(self, NULL) == NULL) /* refuse wrong options now, not at the first load */
         Py_CLEAR(self);
     return (PyObject *)self;
+}
+
+/* The names in the tuple, borrowed from it; the array is for free(). NULL with an exception. */
+static const char **device_names(PyObject *devices)
+{
+    Py_ssize_t count = PyTuple_Size(devices);
+    const char **names = calloc((size_t)count + 1, sizeof *names);
+    if (names == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; names != NULL && i < count; i++) {
+        names[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(devices, i), NULL);
+        if (names[i] == NULL) {
+            free(names);
+            return NULL;
+        }
+    }
+    return names;
 }
 
 struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_allocator *hook)
@@ -48,17 +59,19 @@ struct hr_loader *core_loader_get(struct loader_object *self, const struct hr_al
     if (*place != NULL)
         return *place;
     struct hr_loader_options options = self->options;
-    const char *const devices[] = {self->device};
-    options.devices = devices;
-    options.device_count = 1;
+    const char **names = device_names(self->devices);
+    if (names == NULL)
+        return NULL;
+    options.devices = names;
+    options.device_count = (size_t)PyTuple_Size(self->devices);
     if (hook != NULL)
         options.allocator = *hook;
     struct hr_loader *loader;
     struct hr_error err;
     int rc;
     Py_BEGIN_ALLOW_THREADS rc = hr_loader_new(&options, &loader, &err);
-    Py_END_ALLOW_THREADS if (rc != 0)
-    {
+    Py_END_ALLOW_THREADS free(names);
+    if (rc != 0) {
         core_raise(state, &err);
         return NULL;
     }
@@ -87,14 +100,18 @@ static PyObject *loader_trim(PyObject *object, PyObject *Py_UNUSED(ignored))
     return PyLong_FromUnsignedLongLong(bytes);
 }
 
-static PyObject *loader_device(PyObject *object, PyObject *Py_UNUSED(ignored))
+static PyObject *loader_devices(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     struct hr_device_info info = {.size = sizeof info};
     struct hr_loader *loader = core_loader_get((struct loader_object *)object, NULL);
-    if (loader == NULL)
-        return NULL;
-    hr_loader_device(loader, 0, &info);
-    return core_device_dict(&info);
+    PyObject *list = loader == NULL ? NULL : PyList_New(0);
+    for (size_t i = 0; list != NULL && hr_loader_device(loader, i, &info) == 0; i++) {
+        PyObject *dict = core_device_dict(&info);
+        if (dict == NULL || PyList_Append(list, dict) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(dict);
+    }
+    return list;
 }
 
 static void loader_dealloc(PyObject *object)
@@ -106,6 +123,7 @@ static void loader_dealloc(PyObject *object)
         hr_loader_free(self->hooked);
         Py_END_ALLOW_THREADS
     }
+    Py_XDECREF(self->devices);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
@@ -114,7 +132,7 @@ static void loader_dealloc(PyObject *object)
 static PyMethodDef loader_methods[] = {
     {"trim", loader_trim, METH_NOARGS,
      "trim($self, /)\n--\n\nGives back the pinned memory that no load uses; returns its bytes."},
-    {"device", loader_device, METH_NOARGS, "device($self, /)\n--\n\nThe facts of its device, a dict."},
+    {"devices", loader_devices, METH_NOARGS, "devices($self, /)\n--\n\nThe facts of its devices, a dict each."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -123,7 +141,7 @@ static PyType_Slot loader_slots[] = {
     {Py_tp_dealloc, loader_dealloc},
     {Py_tp_methods, loader_methods},
     {Py_tp_doc,
-     (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, device, staging_bytes, "
+     (char *)"Loader(route, thread_count, chunk_bytes, queue_depth, arena_bytes, devices, staging_bytes, "
              "lane_count, no_binding, keep_cache, /)\n--\n\nWhat loads share; 0 means the library's default."},
     {0, NULL},
 };

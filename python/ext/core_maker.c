@@ -3,45 +3,64 @@
  * library asks on threads that wait, without the interpreter lock; taking it can cost a switch interval when
  * another Python thread is busy, so small tensors are made ahead, a batch at a time.
  *
- * It knows of a framework only what the maker says: a callable, its keywords for each dtype, and how to learn the
- * address of what it returned.
+ * It knows of a framework only what the maker says: a callable, its keywords for each device and dtype, and how to
+ * learn the address of what it returned.
  */
 #include "core_load.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 
 #define BATCH_BYTES_MAX (1u << 20)
 #define BATCH_COUNT_MAX 256
 
-static int init_row(struct core_maker *maker, uint32_t dtype, PyObject *row)
+static int init_row(struct core_maker_row *row, PyObject *given)
 {
-    maker->divisors[dtype] = 1;
-    if (PyUnicode_Check(row)) {
-        maker->reasons[dtype] = Py_NewRef(row);
+    row->divisor = 1;
+    if (PyUnicode_Check(given)) {
+        row->reason = Py_NewRef(given);
         return 0;
     }
     PyObject *keywords;
     unsigned long long divisor;
-    if (!PyArg_ParseTuple(row, "O!K", &PyDict_Type, &keywords, &divisor))
+    if (!PyArg_ParseTuple(given, "O!K", &PyDict_Type, &keywords, &divisor))
         return -1;
-    maker->keywords[dtype] = Py_NewRef(keywords);
-    maker->divisors[dtype] = divisor;
+    row->keywords = Py_NewRef(keywords);
+    row->divisor = divisor;
     return 0;
 }
 
-int core_maker_init(struct core_maker *maker, PyObject *tuple)
+static int init_table(struct core_maker_row *rows, PyObject *table)
 {
-    PyObject *callable, *table, *pointer_method;
-    if (!PyArg_ParseTuple(tuple, "OO!O", &callable, &PyList_Type, &table, &pointer_method))
-        return -1;
-    if (PyList_Size(table) != HR_DTYPE_COUNT - 1) {
+    if (!PyList_Check(table) || PyList_Size(table) != HR_DTYPE_COUNT - 1) {
         PyErr_SetString(PyExc_ValueError, "a maker needs a row for each dtype");
         return -1;
     }
+    for (uint32_t dtype = 1; dtype < HR_DTYPE_COUNT; dtype++) {
+        if (init_row(&rows[dtype], PyList_GetItem(table, (Py_ssize_t)dtype - 1)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int core_maker_init(struct core_maker *maker, PyObject *tuple, size_t device_count)
+{
+    PyObject *callable, *tables, *pointer_method;
+    if (!PyArg_ParseTuple(tuple, "OO!O", &callable, &PyList_Type, &tables, &pointer_method))
+        return -1;
+    if (PyList_Size(tables) != (Py_ssize_t)device_count) {
+        PyErr_SetString(PyExc_ValueError, "a maker needs a table for each device");
+        return -1;
+    }
+    maker->rows = calloc(device_count * HR_DTYPE_COUNT + 1, sizeof *maker->rows);
+    if (maker->rows == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    maker->row_count = device_count * HR_DTYPE_COUNT;
     maker->callable = Py_NewRef(callable);
     maker->pointer_method = pointer_method == Py_None ? NULL : Py_NewRef(pointer_method);
-    for (uint32_t dtype = 1; dtype < HR_DTYPE_COUNT; dtype++) {
-        if (init_row(maker, dtype, PyList_GetItem(table, (Py_ssize_t)dtype - 1)) < 0)
+    for (size_t i = 0; i < device_count; i++) {
+        if (init_table(&maker->rows[i * HR_DTYPE_COUNT], PyList_GetItem(tables, (Py_ssize_t)i)) < 0)
             return -1;
     }
     return 0;
@@ -51,18 +70,27 @@ void core_maker_clear(struct core_maker *maker)
 {
     Py_CLEAR(maker->callable);
     Py_CLEAR(maker->pointer_method);
-    for (uint32_t dtype = 0; dtype < HR_DTYPE_COUNT; dtype++) {
-        Py_CLEAR(maker->keywords[dtype]);
-        Py_CLEAR(maker->reasons[dtype]);
+    for (size_t i = 0; i < maker->row_count; i++) {
+        Py_CLEAR(maker->rows[i].keywords);
+        Py_CLEAR(maker->rows[i].reason);
     }
+    maker->row_count = 0;
+    free(maker->rows);
+    maker->rows = NULL;
 }
 
 int core_maker_visit(const struct core_maker *maker, visitproc visit, void *arg)
 {
     Py_VISIT(maker->callable);
-    for (uint32_t dtype = 0; dtype < HR_DTYPE_COUNT; dtype++)
-        Py_VISIT(maker->keywords[dtype]);
+    for (size_t i = 0; i < maker->row_count; i++)
+        Py_VISIT(maker->rows[i].keywords);
     return 0;
+}
+
+const struct core_maker_row *core_maker_row(const struct load_object *load, size_t index)
+{
+    size_t device_index = load->items[index].device_index;
+    return &load->maker.rows[device_index * HR_DTYPE_COUNT + core_load_tensor(load, index)->dtype];
 }
 
 static uint64_t range_extent(const struct hr_range *range)
@@ -86,7 +114,7 @@ uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
 static PyObject *item_shape(struct load_object *load, size_t index)
 {
     const struct hr_tensor *tensor = core_load_tensor(load, index);
-    uint64_t divisor = load->maker.divisors[tensor->dtype];
+    uint64_t divisor = core_maker_row(load, index)->divisor;
     if (load->shapes != NULL) {
         PyObject *key = PyLong_FromSize_t(index);
         PyObject *shape = key == NULL ? NULL : PyDict_GetItemWithError(load->shapes, key);
@@ -135,8 +163,7 @@ static int make_object(struct load_object *load, size_t index)
     Py_XDECREF(shape);
     if (arguments == NULL)
         return -1;
-    uint32_t dtype = core_load_tensor(load, index)->dtype;
-    PyObject *object = PyObject_Call(load->maker.callable, arguments, load->maker.keywords[dtype]);
+    PyObject *object = PyObject_Call(load->maker.callable, arguments, core_maker_row(load, index)->keywords);
     Py_DECREF(arguments);
     if (object == NULL)
         return -1;

@@ -59,15 +59,15 @@ def stream(
 
 VERIFY_WINDOW_BYTES = 1 << 30
 VERIFY_BLOCK_BYTES = 1 << 24
-VERIFY_OPTIONS = {"device", "loader", "window_bytes", "deadline", "progress"}
+VERIFY_OPTIONS = {"device", "device_map", "loader", "window_bytes", "deadline", "progress"}
 
 
 def verify(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> int:
     """Loads tensors as load() does and compares every byte with what a plain read of the file gives.
 
     On a GPU the bytes are those that lie there, copied back. Returns the bytes compared. Raises what open() and load()
-    raise, and IoError with the tensor and the offset of the first byte that differs. `options` are `device`, `loader`,
-    `window_bytes`, `deadline` and `progress`.
+    raise, and IoError with the tensor and the offset of the first byte that differs. `options` are `device`,
+    `device_map`, `loader`, `window_bytes`, `deadline` and `progress`.
     """
     wrong = set(options) - VERIFY_OPTIONS
     if wrong:

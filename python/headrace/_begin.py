@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _core, _devices, _hub, _options, errors
+from . import _core, _devices, _hub, _options, _places, errors
 from ._checkpoint import Checkpoint, open_core
 
 READ_AHEAD_BYTES = 1 << 30
@@ -31,9 +32,9 @@ class Beginning:
         strict: bool,
         allow_trailing: bool,
         read_ahead_bytes: int,
-        device: Any,
+        devices: list[Any],
     ) -> None:
-        self._device = device
+        self._devices = devices
         self._arguments = (source, revision, strict, allow_trailing, 0)
         self._read_ahead_bytes = read_ahead_bytes
         self._result: tuple[_core.Checkpoint, str] | None = None
@@ -54,8 +55,8 @@ class Beginning:
         finally:
             self._opened.set()
         read_ahead(core, self._read_ahead_bytes)
-        if self._device is not None:
-            start_device(self._device)
+        if self._devices:
+            start_devices(self._devices)
 
     def result(self) -> tuple[_core.Checkpoint, str]:
         """Waits for the headers. Raises what opening raised."""
@@ -105,10 +106,10 @@ def read_ahead(core: _core.Checkpoint, most_bytes: int) -> None:
             os.close(fd)
 
 
-def start_device(device: Any) -> None:
-    """Makes what the process's loader keeps for a device: the driver takes a part of a second to start."""
+def start_devices(devices: Iterable[Any]) -> None:
+    """Makes what the process's loader keeps for these devices: the driver takes a part of a second to start."""
     try:
-        _options.shared_loader()._core_of(_devices.name_of(device))
+        _options.shared_loader()._core_of(_places.in_order(map(_devices.name_of, devices)))
     except errors.HeadraceError:
         return  # the load will say what is wrong
 
@@ -132,17 +133,20 @@ def begin(
     allow_trailing: bool = False,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
     device: Any = None,
+    device_map: Mapping[str, Any] | None = None,
 ) -> Beginning:
     """Starts to read headers and first bytes, and returns at once; call it before `import torch`.
 
     The next open(), load(), stream() or start() of the same source takes over what was begun. Bytes come by the
-    kernel's read-ahead into the page cache, at most `read_ahead_bytes`. A GPU that is named as `device` is started
-    meanwhile. Errors come from the call that takes over.
+    kernel's read-ahead into the page cache, at most `read_ahead_bytes`. GPUs that `device` or `device_map`
+    name are started meanwhile. Errors come from the call that takes over.
     """
     _options.shared_loader()
     if not isinstance(source, (str, os.PathLike)):
         source = list(source)
-    beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes, device)
+    devices = [] if device_map is None else list(_places.check_map(device_map).values())
+    devices += [] if device is None else [device]
+    beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes, devices)
     key = key_of(source, revision, strict, allow_trailing)
     if key is not None:
         with _lock:

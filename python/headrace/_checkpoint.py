@@ -127,6 +127,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         *,
         framework: str | None = None,
         device: Any = None,
+        device_map: Mapping[str, Any] | None = None,
         slices: Mapping[str, Any] | None = None,
         dtype: Any = None,
         into: Mapping[str, Any] | None = None,
@@ -147,12 +148,15 @@ class Checkpoint(Mapping[str, TensorInfo]):
             device: "cpu", "cuda" (the first GPU), "cuda:N", N, a torch.device, a PCI address, a UUID, or "auto": the
                 first GPU if there is one. None: where the memory of `into` is, else the loader's, else "cpu" (with
                 framework "cupy" its current device).
+            device_map: {name, pattern or module: device}, as of accelerate: "layers.0" covers "layers.0.*", "" covers
+                everything. Exact names go first, then patterns in their order, then the longest module. What no key
+                covers goes to `device`; without that it is an error. One plan and one set of readers fill all of them.
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
                 or shard(dim, rank, world). Only the needed bytes are read. An exact name goes before patterns, and
                 earlier patterns before later ones.
             dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
-                and dtypes must be equal; strides are free. All on one device: a load for each, where there are more.
+                and dtypes must be equal; strides are free. They may lie on several devices.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
@@ -160,7 +164,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             deadline: seconds from now, after which waiting raises DeadlineExceeded.
             progress: True for a bar (when tqdm is installed), or a function of (bytes done, bytes in all, tensors
                 done, tensors in all), called on threads that wait.
-            warm_up: PyTorch on a GPU: first let its allocator take what the load needs in one piece, as
+            warm_up: PyTorch on GPUs: first let its allocator take what the load needs of each in one piece, as
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
 
@@ -169,18 +173,19 @@ class Checkpoint(Mapping[str, TensorInfo]):
         """
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
-        request = _request.make(self._core, names, slices, dtype, into, place)
-        place = place or request.device or loader.device or _frameworks.default_device(framework)
-        core = loader._core_of(place)
+        request = _request.make(self._core, names, slices, dtype, into, place, device_map)
+        if not request.devices:
+            request.devices = (loader.device or _frameworks.default_device(framework),)
+        core = loader._core_of(request.devices)
         if into is None:
-            chosen = _frameworks.find(framework, place)
+            chosen = _frameworks.find_all(framework, request.devices)
         else:  # nothing is made
             _frameworks.canonical(framework)
-            chosen = _frameworks.NONE
-        if chosen.reason is not None:
-            self._check_dtypes(request, chosen)
-        if warm_up and chosen.name == "torch" and place != "cpu":
-            _warm_up.take(place, _warm_up.sizes(self._core, request))
+            chosen = [_frameworks.NONE] * len(request.devices)
+        if chosen[0].reason is not None:
+            self._check_dtypes(request, chosen[0])
+        if warm_up and chosen[0].name == "torch":
+            _warm_up.take_all(self._core, request)
         return Job(
             self,
             core,

@@ -37,7 +37,7 @@ class Loader:
         chunk_bytes: int,
         queue_depth: int,
         arena_bytes: int,
-        device: str,
+        devices: tuple[str, ...],
         staging_bytes: int,
         lane_count: int,
         no_binding: int,
@@ -45,7 +45,7 @@ class Loader:
         /,
     ) -> Loader: ...
     def trim(self) -> int: ...
-    def device(self) -> dict[str, Any]: ...
+    def devices(self) -> list[dict[str, Any]]: ...
 
 @final
 class Load:
@@ -54,6 +54,7 @@ class Load:
         loader: Loader,
         checkpoint: Checkpoint,
         indices: list[int] | None,
+        places: bytes | None,
         ranges: dict[int, tuple[tuple[int, int, int], ...]],
         shapes: dict[int, tuple[int, ...]],
         into: dict[int, tuple[Any, int, tuple[int, ...] | None]],
@@ -62,7 +63,7 @@ class Load:
         deadline_ns: int,
         sequential: int,
         progress: Callable[[int, int, int, int], object] | None,
-        stream: int,
+        streams: list[int],
         /,
     ) -> Load: ...
     def __len__(self) -> int: ...

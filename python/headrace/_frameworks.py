@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -35,7 +35,7 @@ Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 class Framework:
     """What a load needs to know of a framework.
 
-    maker: for _core.Load: (callable, row of each dtype, name of the address method), or None.
+    maker: (callable, row of each dtype, name of the address method), or None.
     convert: makes the framework's tensor of a headrace.Tensor, or None when nothing is to be done.
     reason: why a dtype cannot be held, or None; only for frameworks without a maker.
     capture: only on GPUs, for frameworks with a maker: called where a load starts, gives the handle of the framework's
@@ -65,6 +65,36 @@ def find(name: str | None, device: str = "cpu") -> Framework:
     if key not in _made:
         _made[key] = _MAKERS[chosen](importlib.import_module(chosen), device)
     return _made[key]
+
+
+def find_all(name: str | None, devices: Iterable[str]) -> list[Framework]:
+    """A framework on each of the devices of a load; they differ in their makers and captures only."""
+    return [find(name, device) for device in devices]
+
+
+def maker_of(frameworks: list[Framework]) -> tuple[Any, ...] | None:
+    """The maker of a load: (callable, table of each device, name of the address method), or None."""
+    makers = [framework.maker for framework in frameworks if framework.maker is not None]
+    if not makers:
+        return None
+    return makers[0][0], [maker[1] for maker in makers], makers[0][2]
+
+
+def capture_all(frameworks: list[Framework]) -> tuple[list[int], Scope | None]:
+    """The handle of each device's current stream (0: of none), and a context in which all of them are current."""
+    captured = [None if framework.capture is None else framework.capture() for framework in frameworks]
+    scopes = [found[1] for found in captured if found is not None]
+    streams = [0 if found is None else found[0] for found in captured]
+    if len(scopes) <= 1:
+        return streams, scopes[0] if scopes else None
+    return streams, lambda: _entered(scopes)
+
+
+def _entered(scopes: list[Scope]) -> contextlib.ExitStack:
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(scope())
+        return stack.pop_all()
 
 
 def canonical(name: str | None) -> str | None:

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, Union
 
-from . import _core, _probe, errors
+from . import _core, _frameworks, _probe, errors
 from ._frameworks import Framework, Scope
 from ._request import Request
 
@@ -65,8 +65,8 @@ class Stats:
     cpu_ns: int  #: processor time of the readers
     staging: str  #: GPUs: kind of the pinned memory, and why not a better one
     placement: str  #: GPUs: the NUMA node of readers and pinned memory, or why they are not bound
-    device: str  #: "cpu" or "cuda:N"
-    device_name: str  #: "NVIDIA H200"
+    device: str  #: "cpu" or "cuda:N"; of several: "cuda:0,cuda:1"
+    device_name: str  #: "NVIDIA H200"; of several, each name once
 
     @property
     def seconds(self) -> float:
@@ -133,7 +133,7 @@ class Job:
         checkpoint: Any,
         loader: _core.Loader,
         request: Request,
-        framework: Framework,
+        frameworks: list[Framework],
         *,
         window_bytes: int = 0,
         deadline: float | None = None,
@@ -146,7 +146,7 @@ class Job:
         self._checkpoint = checkpoint
         self._core: _core.Checkpoint = checkpoint._core
         self._request = request
-        self._framework = framework
+        self._framework = frameworks[0]  # what is made by Python is made alike on every device
         self._order = order
         self._positions: dict[int, int] | None = None
         self._futures: dict[str, Future[Any]] = {}
@@ -155,15 +155,16 @@ class Job:
         self._finished = False
         self._drained = False  # all were handed out: there is nothing more to give, which is no error
         self._bar = _Bar(progress) if progress else None
-        stream, scope = request.stream or 0, None
-        if framework.capture is not None:
-            stream, scope = framework.capture()
-        facts = loader.device()
-        self._device = {"device": facts["device"], "device_name": facts["name"]}
-        self._device_uuid: str = facts["uuid"]
+        streams, scope = _frameworks.capture_all(frameworks)
+        if request.into:
+            streams = [request.streams.get(device, 0) for device in request.devices]
+        facts = loader.devices()
+        self._device: dict[str, Any] = {"device": ",".join(request.devices),
+                        "device_name": ", ".join(dict.fromkeys(fact["name"] for fact in facts))}
+        self._device_uuid: str = facts[0]["uuid"] if len(facts) == 1 else ""
         self._load = _core.Load(
-            loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
-            window_bytes, _deadline_ns(deadline), lazy, self._bar, stream,
+            loader, self._core, request.indices, request.places, request.ranges, request.shapes, request.into,
+            _frameworks.maker_of(frameworks), window_bytes, _deadline_ns(deadline), lazy, self._bar, streams,
         )
         self._wait, self._wait_all, self._next = (
             _within(scope, call) for call in (self._load.wait, self._load.wait_all, self._load.next)

@@ -10,13 +10,13 @@ import os
 import threading
 from typing import Any
 
-from . import _core, _devices, errors
+from . import _core, _devices, _places, errors
 
 ROUTES = ("auto", "pread", "uring", "mmap", "gds")
 
 
 class Loader:
-    """What loads share: reader threads, chunk size, route, and pinned memory for each GPU that they went to. Pass it as
+    """What loads share: reader threads, chunk size, route, and pinned memory for the GPUs that they went to. Pass it as
     `loader=` to keep loads apart from others.
 
     Args:
@@ -71,14 +71,14 @@ class Loader:
             number_option("keep_cache", keep_cache, 1),
         )
         self.device = None if device is None else _devices.name_of(device)
-        self._cores: dict[str, _core.Loader] = {}
-        self._core_of(self.device or "cpu")  # refuse wrong options now, not at the first load
+        self._cores: dict[_places.Devices, _core.Loader] = {}
+        self._core_of((self.device or "cpu",))  # refuse wrong options now, not at the first load
 
-    def _core_of(self, device: str) -> _core.Loader:
-        """The library's loader for a device of a resolved name, made on first use."""
-        core = self._cores.get(device)
+    def _core_of(self, devices: _places.Devices) -> _core.Loader:
+        """The library's loader for devices in their order, made on first use."""
+        core = self._cores.get(devices)
         if core is None:
-            core = self._cores.setdefault(device, _core.Loader(*self._reading, device, *self._sending))
+            core = self._cores.setdefault(devices, _core.Loader(*self._reading, devices, *self._sending))
         return core
 
     def trim(self) -> int:

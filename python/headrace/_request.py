@@ -7,11 +7,11 @@ from __future__ import annotations
 import ctypes
 import operator
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
-from . import _core, _dtypes, _frameworks, errors
+from . import _core, _dtypes, _frameworks, _places, errors
 
 Ranges = tuple[tuple[int, int, int], ...]
 Names = Union[str, Iterable[str], None]
@@ -45,11 +45,15 @@ class Request:
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)
     exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
-    device: str | None = None  # where the memory of `into` must be; None: not known yet
-    stream: int | None = None  # CUDA: what the memory of `into` was used on last; None: nowhere that matters
+    devices: _places.Devices = ()  # where the tensors go; (): nobody said
+    places: bytes | None = None  # by position, the index of the device; None: the first
+    streams: dict[str, int] = field(default_factory=dict)  # of each GPU: what used the memory of `into` last
 
     def index_of(self, position: int) -> int:
         return position if self.indices is None else self.indices[position]
+
+    def device_of(self, position: int) -> str:
+        return self.devices[0 if self.places is None else self.places[position]]
 
 
 def make(
@@ -59,9 +63,10 @@ def make(
     dtype: Any = None,
     into: Mapping[str, Any] | None = None,
     device: str | None = None,
+    device_map: Mapping[str, Any] | None = None,
 ) -> Request:
     """Resolves the arguments of a load. `device` is the resolved name of the one that was asked for."""
-    request = Request(select(core, names), device=device)
+    request = Request(select(core, names), devices=() if device is None else (device,))
     if into is not None:
         given = [_find(core, name) for name in into]
         wanted = None if request.indices is None else set(request.indices)
@@ -74,8 +79,11 @@ def make(
         _add_slices(core, request, slices)
     if dtype is not None:
         _check_dtypes(core, request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
+    places = None if device_map is None else _places.resolve(core, request.indices, device_map, device)
     if into is not None:
-        _add_into(core, request, into)
+        places = _add_into(core, request, into, [device] * len(into) if places is None else places)
+    if places:
+        request.devices, request.places = _places.settle(places)
     return request
 
 
@@ -215,45 +223,55 @@ def _check_dtypes(core: _core.Checkpoint, request: Request, dtypes: Mapping[str,
 # ------------------------------------------------------------------------------------------------------------ into
 
 
-def _add_into(core: _core.Checkpoint, request: Request, into: Mapping[str, Any]) -> None:
+class Target(NamedTuple):
+    """Memory to load into."""
+
+    address: int
+    strides: tuple[int, ...] | None  # bytes; None: row-major
+    device: str = "cpu"
+    stream: int | None = None  # CUDA: what the memory was used on last; None: nowhere that matters
+
+
+def _add_into(
+    core: _core.Checkpoint, request: Request, into: Mapping[str, Any], wanted: Sequence[str | None]
+) -> list[str]:
+    """Returns the device of each position, which must be the wanted one, if one is."""
+    places: list[str] = []
     for position, index in enumerate(request.indices or ()):
         name, dtype, shape, *_ = core.info(index)
         if position in request.ranges:
             shape = tuple(map(_extent, request.ranges[position]))
         try:
-            target = into[name]
-            address, strides = _address(request, target, dtype, shape, request.shapes.get(position))
+            target = _target(request, into[name], dtype, shape, request.shapes.get(position))
+            _check_place(request, target, wanted[position])
         except errors.HeadraceError as error:
             raise errors.make(error.kind, f"tensor '{name}': {error}", tensor=name) from None
-        request.into[position] = (target, address, strides)
+        request.into[position] = (into[name], target.address, target.strides)
+        places.append(target.device)
+    return places
 
 
-def _address(
-    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
-    """Address and strides in bytes (None: row-major) of memory to load into."""
+def _target(
+    request: Request, memory: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+) -> Target:
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(target, torch.Tensor):
-        return _torch_address(request, torch, target, dtype, shape, dropped)
-    if hasattr(target, "__cuda_array_interface__"):
-        return _cuda_address(request, target, dtype, shape, dropped)
-    _place(request, "cpu")
-    if hasattr(target, "__array_interface__"):
-        return _numpy_address(target, dtype, shape, dropped)
-    return _buffer_address(request, target, dtype, shape), None
+    if torch is not None and isinstance(memory, torch.Tensor):
+        return _torch_target(torch, memory, dtype, shape, dropped)
+    if hasattr(memory, "__cuda_array_interface__"):
+        return _cuda_target(memory, dtype, shape, dropped)
+    if hasattr(memory, "__array_interface__"):
+        return _numpy_target(memory, dtype, shape, dropped)
+    return Target(_buffer_address(request, memory, dtype, shape), None)
 
 
-def _place(request: Request, found: str, stream: int | None = None) -> None:
-    """All memory of a load is on one device, and what may still use it on one stream."""
-    if request.device is None:
-        request.device = found
-    if request.device != found:
-        raise errors.make("InvalidArgument", f"the memory to load into is on {found}, but the load goes to "
-                                             f"{request.device}; memory of each device wants a load of its own")
-    if stream is not None and request.stream not in (None, stream):
-        raise errors.make("InvalidArgument", "the memory to load into is in use on two CUDA streams; synchronize one, "
-                                             "or use a load for each")
-    request.stream = stream if request.stream is None else request.stream
+def _check_place(request: Request, target: Target, wanted: str | None) -> None:
+    """Memory is where the load goes, if that was said, and what may still use it is one stream of each device."""
+    if wanted not in (None, target.device):
+        raise errors.make("InvalidArgument", f"the memory to load into is on {target.device}, but the load goes to "
+                                             f"{wanted}")
+    if target.stream is not None and request.streams.setdefault(target.device, target.stream) != target.stream:
+        raise errors.make("InvalidArgument", f"the memory to load into is in use on two CUDA streams of "
+                                             f"{target.device}; synchronize one, or use a load for each")
 
 
 def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, found_shape: tuple[int, ...]) -> None:
@@ -264,25 +282,24 @@ def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, f
         raise errors.make("InvalidArgument", f"it has shape {shape} and the memory to load into {found_shape}")
 
 
-def _torch_address(
-    request: Request, torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
+def _torch_target(
+    torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+) -> Target:
     device = str(target.device)
     if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
         message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
         raise errors.make("DeviceUnavailable", message)
-    _place(request, device, _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None)
+    stream = _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None
     expected = dropped or (shape if dtype != "F4" else packed_shape("", dtype, shape))
     _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.is_contiguous():
-        return target.data_ptr(), None
+        return Target(target.data_ptr(), None, device, stream)
     step = target.element_size()
-    return target.data_ptr(), _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
+    strides = _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
+    return Target(target.data_ptr(), strides, device, stream)
 
 
-def _cuda_address(
-    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
+def _cuda_target(target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None) -> Target:
     """CuPy's arrays and others that have the CUDA array interface, which does not name the device: DLPack does."""
     interface = target.__cuda_array_interface__
     if not hasattr(target, "__dlpack_device__"):
@@ -290,18 +307,16 @@ def _cuda_address(
     address, read_only = interface["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
-    stream = interface.get("stream")
-    _place(request, f"cuda:{int(target.__dlpack_device__()[1])}", 0 if stream == 1 else stream)
+    device, stream = f"cuda:{int(target.__dlpack_device__()[1])}", interface.get("stream")
     expected = dropped or shape
     found = tuple(interface["shape"])
     _check_target(dtype, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
-    strides = interface.get("strides")
-    return address, None if strides is None else _strides(tuple(strides), shape, dtype, expected)
+    given = interface.get("strides")
+    strides = None if given is None else _strides(tuple(given), shape, dtype, expected)
+    return Target(address, strides, device, 0 if stream == 1 else stream)
 
 
-def _numpy_address(
-    target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
+def _numpy_target(target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None) -> Target:
     address, read_only = target.__array_interface__["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
@@ -311,8 +326,8 @@ def _numpy_address(
     expected = dropped or shape
     _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.flags.c_contiguous:
-        return address, None
-    return address, _strides(tuple(target.strides), shape, dtype, expected)
+        return Target(address, None)
+    return Target(address, _strides(tuple(target.strides), shape, dtype, expected))
 
 
 def _strides(

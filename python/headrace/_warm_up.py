@@ -26,6 +26,14 @@ def sizes(core: _core.Checkpoint, request: _request.Request) -> Iterator[int]:
         yield nbytes
 
 
+def take_all(core: _core.Checkpoint, request: _request.Request) -> int:
+    """take() on each GPU of a request, for what goes there."""
+    wanted: dict[str, list[int]] = {device: [] for device in request.devices}
+    for position, size in enumerate(sizes(core, request)):
+        wanted[request.device_of(position)].append(size)
+    return sum(take(device, found) for device, found in wanted.items() if device != "cpu")
+
+
 def take(device: str, tensor_sizes: Iterable[int]) -> int:
     """Fills the allocator's cache of a GPU for tensors of these sizes and returns the bytes that it took: less what the
     cache holds already, and none of the last free memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Union
 
 import torch as _torch
@@ -36,27 +37,35 @@ def load(data: bytes) -> dict[str, _torch.Tensor]:
 
 def warm_up(
     source: Union[_hub.Source, int],
-    device: Any = "cuda",
+    device: Any = None,
     *,
     names: _request.Names = None,
     revision: Union[str, None] = None,
+    device_map: Union[Mapping[str, Any], None] = None,
 ) -> int:
     """Lets PyTorch's allocator take what a load needs in one piece, into its cache, as Transformers does for a model.
 
     Args:
         source: what headrace.open() takes, or a number of bytes.
-        device: as for load().
+        device: as for load(); None: the first GPU.
         names: of the tensors that will be loaded; None: all.
+        device_map: as for load(); for a source that is a checkpoint.
 
     Returns the bytes that were taken: none when the cache holds enough, never the last free memory, 0 without CUDA.
     Raises what open() raises.
     """
-    if not _torch.cuda.is_available() or (place := _devices.name_of(device)) == "cpu":
+    if not _torch.cuda.is_available():
         return 0
+    if device is None and device_map is None:
+        device = "cuda"
+    place = None if device is None else _devices.name_of(device)
     if isinstance(source, int):
-        return _warm_up.take(place, [source])
+        if device_map is not None:
+            raise errors.make("InvalidArgument", "device_map= wants a checkpoint, not a number of bytes")
+        return 0 if place in ("cpu", None) else _warm_up.take(str(place), [source])
     with _api.open(source, revision=revision) as checkpoint:
-        return _warm_up.take(place, _warm_up.sizes(checkpoint._core, _request.make(checkpoint._core, names)))
+        core = checkpoint._core
+        return _warm_up.take_all(core, _request.make(core, names, device=place, device_map=device_map))
 
 
 def _tensor(data: bytes, name: str, dtype: str, shape: Any, file_index: int, offset: int, nbytes: int) -> _torch.Tensor:

@@ -27,6 +27,19 @@ static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_
     return SIZE_MAX;
 }
 
+/* The next chunk of the groups: the devices take turns, so that all links are busy at once. The lock is held. */
+static size_t turn_chunk(struct hr_load *load)
+{
+    size_t chunk_index = SIZE_MAX;
+    uint32_t count = load->loader->device_count;
+    for (uint32_t i = 0; i < count && chunk_index == SIZE_MAX; i++) {
+        struct device_queue *queue = &load->queued[load->device_turn];
+        load->device_turn = (load->device_turn + 1) % count;
+        chunk_index = queue_chunk(load, &queue->groups, &queue->chunk_next);
+    }
+    return chunk_index;
+}
+
 /* The next chunk of one kind in the order of the plan, or SIZE_MAX. The lock is held. */
 static size_t kind_chunk(struct hr_load *load, uint8_t kind)
 {
@@ -74,7 +87,7 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
         if (chunk_index == SIZE_MAX && load->heat && load->heat->is_mixed)
             chunk_index = mixed_chunk(load, reader_index);
         if (chunk_index == SIZE_MAX)
-            chunk_index = queue_chunk(load, &load->queued, &load->queued_chunk);
+            chunk_index = turn_chunk(load);
         if (chunk_index != SIZE_MAX || !block)
             break;
         sleep_idle(load, reader_index);

@@ -191,7 +191,9 @@ static void free_tables(struct hr_load *load)
     hr_free(load->activities);
     hr_free(load->ready.indices);
     hr_free(load->urgent.indices);
-    hr_free(load->queued.indices);
+    for (uint32_t i = 0; load->queued && i < load->loader->device_count; i++)
+        hr_free(load->queued[i].groups.indices);
+    hr_free(load->queued);
 }
 
 /* Memory that only this load held is free again when its end returns. */

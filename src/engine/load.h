@@ -54,6 +54,12 @@ struct index_queue {
     size_t first, count, capacity;
 };
 
+/* The groups of one device whose memory exists, in the order of admission. */
+struct device_queue {
+    struct index_queue groups;
+    size_t chunk_next; /* how far the first of them was given out */
+};
+
 /* What a reader waits for storage with; written by it, read by anybody. */
 struct reader_activity {
     _Atomic uint64_t since_ns; /* of its last progress while reads are in flight; 0: none are */
@@ -92,12 +98,13 @@ struct hr_load {
     struct load_item *items;
     struct load_group *groups;
     uint8_t *chunk_taken;
-    struct hr_block **file_maps;       /* by file, HR_ROUTE_MMAP */
-    struct index_queue urgent;         /* items that somebody waits for; their chunks come first */
-    struct index_queue queued;         /* groups in the order of admission */
-    size_t urgent_chunk, queued_chunk; /* how far the first entry of each queue was given out */
-    struct index_queue ready;          /* items, in the order of readiness */
-    size_t group_next;                 /* the first group that may still be PLANNED */
+    struct hr_block **file_maps; /* by file, HR_ROUTE_MMAP */
+    struct index_queue urgent;   /* items that somebody waits for; their chunks come first */
+    size_t urgent_chunk;         /* how far the first of them was given out */
+    struct device_queue *queued; /* one for each device of the loader */
+    uint32_t device_turn;        /* whose chunk comes next */
+    struct index_queue ready;    /* items, in the order of readiness */
+    size_t group_next;           /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
     uint64_t progress_next_ns; /* when the callback is due, whoever waits then */
     uint64_t event_count;      /* items made ready, groups published, window opened: who saw fewer has to look again */

@@ -2,6 +2,7 @@
  * prepare.c: everything about a load that comes before the first byte: options, plan, tables, files, route. A load that
  * was only prepared moves nothing, so its plan can also be described.
  */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -81,6 +82,21 @@ static int make_files(struct hr_load *load, struct hr_error *err)
     return code;
 }
 
+/* A queue for each device, with room for all of its groups. */
+static int make_device_queues(struct hr_load *load)
+{
+    const struct hr_plan *plan = &load->plan;
+    int failed = 0;
+    load->queued = hr_alloc_array(load->loader->device_count, sizeof load->queued[0]);
+    if (!load->queued)
+        return -1;
+    for (size_t i = 0; i < plan->group_count; i++)
+        load->queued[plan->groups[i].device_index].groups.capacity++;
+    for (uint32_t i = 0; i < load->loader->device_count; i++)
+        failed |= queue_init(&load->queued[i].groups, load->queued[i].groups.capacity);
+    return failed;
+}
+
 /* What the load keeps per item, group and chunk. */
 static int make_tables(struct hr_load *load, struct hr_error *err)
 {
@@ -93,7 +109,7 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     load->activity_count = load->loader->thread_count;
     load->activities = hr_alloc_array(load->activity_count, sizeof load->activities[0]);
     int failed = queue_init(&load->ready, plan->item_count) | queue_init(&load->urgent, plan->item_count) |
-                 queue_init(&load->queued, plan->group_count);
+                 make_device_queues(load);
     if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads ||
         !load->activities || failed)
         return hr_fail_memory(err, plan->item_count * sizeof load->items[0], "the tables of a load");
@@ -194,6 +210,19 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     return 0;
 }
 
+/* "cuda:1", into an array of `device_count` names. */
+static void name_devices(const struct hr_loader *loader, char (*names)[32], const char **ret_names)
+{
+    for (uint32_t i = 0; i < loader->device_count; i++) {
+        const struct hr_device_info *info = hr_device_info(loader->devices[i].device);
+        if (info->type == HR_DEVICE_CUDA)
+            snprintf(names[i], sizeof names[i], "cuda:%d", info->ordinal);
+        else
+            snprintf(names[i], sizeof names[i], "cpu");
+        ret_names[i] = names[i];
+    }
+}
+
 int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
                      size_t item_count, const struct hr_load_options *options, uint32_t format, char **ret_text,
                      struct hr_error *err)
@@ -206,7 +235,9 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
     int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
     if (code)
         return code;
-    char placement[160];
+    char placement[160], names[HR_DEVICE_COUNT_MAX][32];
+    const char *devices[HR_DEVICE_COUNT_MAX];
+    name_devices(loader, names, devices);
     hr_load_describe_placement(load, placement, sizeof placement);
     struct hr_plan_facts facts = {
         .route = hr_route_name(load->route),
@@ -216,6 +247,7 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
         .staging_bytes = (load->plan.staged_bytes_max ? hr_staging_bytes_max(load->loader->bounces) : 0) +
                          (loader->staging ? hr_staging_bytes_max(loader->staging) : 0),
         .placement = loader->staging ? placement : NULL,
+        .devices = devices,
     };
     code = hr_plan_to_text(&load->plan, checkpoint->tensors, checkpoint->files, &facts, format, ret_text, err);
     hr_load_free(load);

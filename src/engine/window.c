@@ -202,7 +202,7 @@ static void publish_group(struct hr_load *load, size_t group_index)
         }
     }
     if (to_read)
-        hr_queue_push(&load->queued, group_index);
+        hr_queue_push(&load->queued[group->device_index].groups, group_index);
     load->groups[group_index].status = GROUP_ADMITTED;
     load->event_count++;
     pthread_cond_broadcast(&load->work);

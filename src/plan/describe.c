@@ -165,6 +165,27 @@ static void json_groups(struct hr_text *text, const struct hr_plan *plan)
     hr_json_close(text, ']');
 }
 
+static uint64_t device_bytes(const struct hr_plan *plan, uint32_t device_index)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < plan->item_count; i++)
+        bytes += plan->items[i].device_index == device_index ? plan->items[i].bytes : 0;
+    return bytes;
+}
+
+/* What goes where: groups tell the index of their device. */
+static void json_devices(struct hr_text *text, const struct hr_plan *plan, const char *const *names)
+{
+    hr_json_open(text, "devices", '[');
+    for (uint32_t i = 0; i < plan->options.device_count; i++) {
+        hr_json_open(text, NULL, '{');
+        hr_json_string(text, "device", names[i], strlen(names[i]));
+        hr_json_u64(text, "bytes", device_bytes(plan, i));
+        hr_json_close(text, '}');
+    }
+    hr_json_close(text, ']');
+}
+
 static void json_totals(struct hr_text *text, const struct hr_plan *plan, size_t file_count)
 {
     hr_json_open(text, "totals", '{');
@@ -209,6 +230,8 @@ static void describe_json(struct hr_text *text, const struct hr_plan *plan, cons
     hr_json_string(text, "version", hr_version(), strlen(hr_version()));
     json_totals(text, plan, files_used(plan, sums));
     json_options(text, plan, facts);
+    if (facts->devices)
+        json_devices(text, plan, facts->devices);
     json_files(text, plan, files, sums);
     json_groups(text, plan);
     json_chunks(text, plan, tensors);
@@ -261,6 +284,14 @@ static void text_chunks(struct hr_text *text, const struct hr_plan *plan)
     hr_text_printf(text, "\n");
 }
 
+static void text_devices(struct hr_text *text, const struct hr_plan *plan, const char *const *names)
+{
+    for (uint32_t i = 0; i < plan->options.device_count; i++) {
+        hr_text_printf(text, "%s%s ", i ? ", " : "\ndevices   ", names[i]);
+        text_bytes(text, device_bytes(plan, i));
+    }
+}
+
 static void text_files(struct hr_text *text, const struct hr_plan *plan, const struct hr_file *files,
                        const struct file_sum *sums)
 {
@@ -287,6 +318,8 @@ static void describe_text(struct hr_text *text, const struct hr_plan *plan, cons
     text_bytes(text, facts->staging_bytes);
     if (facts->placement)
         hr_text_printf(text, "\nnuma      %s", facts->placement);
+    if (facts->devices && plan->options.device_count > 1)
+        text_devices(text, plan, facts->devices);
     hr_text_printf(text, "\ngroups    %zu, %s\n", plan->group_count,
                    plan->options.ownership == HR_OWN_ARENA ? "an arena for each" : "an allocation for each item");
     text_chunks(text, plan);

@@ -12,8 +12,9 @@ struct hr_plan_facts {
     const char *route;        /* "pread" */
     const char *route_reason; /* one line */
     uint32_t thread_count, queue_depth;
-    uint64_t staging_bytes; /* of all bounce buffers, and of pinned memory at most */
-    const char *placement;  /* one line; NULL without GPUs */
+    uint64_t staging_bytes;     /* of all bounce buffers, and of pinned memory at most */
+    const char *placement;      /* one line; NULL without GPUs */
+    const char *const *devices; /* the names of the plan's devices; NULL: not told */
 };
 
 /*

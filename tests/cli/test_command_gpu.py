@@ -185,3 +185,75 @@ def test_probe_and_what_a_load_says_of_it(tmp_path):
     assert without_path["seconds"] is None or without_path["ceiling"] == "to_device"
     text = run("probe", "--budget", "0.5", "--no-save", env=gpu(**cache)).stdout
     assert "to_device 16.0 MiB" in text and "page_cache_to_device" in text and "kept in" not in text
+
+
+# ---------------------------------------------------------------------------------------------------- device maps
+
+LAYERS = {f"model.{i}.w": ("F32", [700, 40], None) for i in range(12)} | {"head": ("U8", [999], None)}
+
+
+def device_map(*entries):
+    return [word for entry in entries for word in ("--device-map", entry)]
+
+
+def test_a_map_spreads_tensors_over_devices(tmp_path):
+    """The bytes by device are those of the names that the entries mean; the hashes are those of host memory."""
+    model = write(tmp_path / "x.safetensors", LAYERS, padding=7)
+    size = 700 * 40 * 4
+    entries = device_map("=cpu", "model=cuda:0", "model.1=cuda:1", "model.1?.*=cuda:1", "model.11.w=cpu")
+    plan = run_json("plan", "--json", *entries, model, env=gpu())
+    assert {d["device"]: d["bytes"] for d in plan["devices"]} == {"cuda:0": 9 * size, "cuda:1": 2 * size,
+                                                                 "cpu": size + 999}
+    names = [d["device"] for d in plan["devices"]]
+    for chunk in plan["chunks"]:
+        device = names[plan["groups"][chunk["group"]]["device"]]
+        assert (chunk["way"] == "direct") == (device == "cpu")
+        for piece in chunk["pieces"]:
+            wanted = {"head": "cpu", "model.1.w": "cuda:1", "model.10.w": "cuda:1", "model.11.w": "cpu"}
+            assert device == wanted.get(piece["tensor"], "cuda:0"), piece["tensor"]
+    for settings in ("devices=2", "devices=2,no_kernel=1,no_batch=1,delay_us=500"):
+        hashes = run_json("hash", "--json", *entries, model, env=gpu(settings))
+        assert hashes["device"] == ",".join(names)
+        assert hashes["tensors"] == run_json("hash", "--json", "--device", "cpu", model)["tensors"]
+    report = run_json("load", "--json", *entries, "--repeat", "2", model, env=gpu())
+    assert report["device"] == ",".join(names) and report["device_name"].count("cpu") == 1
+    assert report["bytes_sent"] >= 11 * size and report["prediction"]["seconds"] is None
+    text = run("load", *entries, model, env=gpu()).stdout
+    assert "cuda:1 (" in text and "one by one" in text
+    assert "read back from" in run("hash", *entries, model, env=gpu()).stderr
+    assert f"devices   {names[0]} " in run("plan", *entries, model, env=gpu()).stdout
+
+
+def test_device_is_for_what_the_map_leaves(tmp_path):
+    model = write(tmp_path / "x.safetensors", LAYERS)
+    plan = run_json("plan", "--json", *device_map("head=cuda:1"), "--device", "cuda:0", model, env=gpu())
+    assert {d["device"]: d["bytes"] > 999 for d in plan["devices"]} == {"cuda:0": True, "cuda:1": False}
+    report = run_json("load", "--json", *device_map("=cpu", "head=cpu"), "--route", "mmap", model)
+    assert (report["device"], report["route"]) == ("cpu", "mmap")
+    report = run_json("hash", "--json", *device_map("head=cuda:1"), "--match", "head", model, env=gpu())
+    assert report["device"] == "cuda:1"
+
+
+@pytest.mark.parametrize(("entries", "kind", "text"), [
+    (["head=cpu"], "InvalidArgument", "'model.0.w' and 11 more"),
+    (["=cpu", "mod=cpu"], "TensorNotFound", "'mod' covers none"),
+    (["=cpu", "*.scale=cpu"], "TensorNotFound", "'*.scale' covers none"),
+    (["=disk"], "InvalidArgument", "--device-map '=disk': 'disk'"),
+    (["=cuda:7"], "DeviceUnavailable", "--device-map '=cuda:7'"),
+    (["head"], "InvalidArgument", "KEY=DEVICE"),
+])
+@pytest.mark.parametrize("verb", ["load", "hash", "plan"])
+def test_maps_that_are_refused(tmp_path, verb, entries, kind, text):
+    model = write(tmp_path / "x.safetensors", LAYERS)
+    result = run(verb, "--json", *device_map(*entries), model, env=gpu())
+    error = json.loads(result.stdout)["error"]
+    assert (error["kind"], text in error["message"]) == (kind, True), error
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyHtoDAsync:1", "cuMemcpyHtoDAsync:2", "cuStreamCreate:1", "cuStreamCreate:3",
+                                  "cuMemAlloc:1", "cuMemAlloc:2"])
+def test_a_failing_call_with_two_devices(tmp_path, call):
+    model = write(tmp_path / "x.safetensors", LAYERS)
+    env = gpu(f"devices=2,no_kernel=1,no_batch=1,fail_call={call}:1")
+    error = run_json("load", "--json", *device_map("=cuda:0", "model=cuda:1"), model, env=env, code=3)["error"]
+    assert error["kind"] == "DeviceError" and "cuda:" in error["message"]

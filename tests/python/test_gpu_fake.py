@@ -98,8 +98,7 @@ def test_into_device_memory(path):
     error = raises(errors.InvalidArgument, "cuda:1.*cuda:0", headrace.load, path, into=targets, device=0)
     assert error.tensor == names[0] or error.tensor in names
     mixed = {"F32.wide": targets["F32.wide"], "F32.small": numpy.zeros((4, 8), "f4")}
-    raises(errors.InvalidArgument, "on cpu, but the load goes to cuda:1|on cuda:1, but the load goes to cpu",
-           headrace.load, path, into=mixed)
+    raises(errors.InvalidArgument, "on cpu, but the load goes to cuda:1", headrace.load, path, into=mixed, device=1)
     raises(errors.InvalidArgument, "'F32.small'.*shape", headrace.load, path, into={"F32.small": targets["F32.wide"]})
     raises(errors.Unsupported, "'F16.small'", headrace.load, path, into={"F16.small": targets["BF16.small"]})
 

@@ -29,7 +29,7 @@ static const struct hr_file files[] = {
     {.path = "unused", .size = (uint64_t)3 << 40},
 };
 
-static const struct hr_plan_facts facts = {"pread", "io_uring is not usable here", 4, 8, 65536, NULL};
+static const struct hr_plan_facts facts = {"pread", "io_uring is not usable here", 4, 8, 65536, NULL, NULL};
 
 static struct hr_plan plan_all(void)
 {

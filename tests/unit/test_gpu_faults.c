@@ -62,6 +62,7 @@ struct way {
     uint32_t route, sequential, ownership;
     uint64_t window_bytes;
     int is_strided;
+    uint32_t device_count; /* that tensors go to in turn; 0: one */
 };
 
 static const struct way ways[] = {
@@ -73,6 +74,7 @@ static const struct way ways[] = {
     {.route = HR_ROUTE_URING, .is_strided = 1},
     {.route = HR_ROUTE_PREAD, .settings = "confidential=1", .is_strided = 1},
     {.route = HR_ROUTE_PREAD, .settings = "register=refuse,no_kernel=1", .ownership = HR_OWN_EACH},
+    {.route = HR_ROUTE_PREAD, .device_count = 3, .window_bytes = 400 * KIB},
 };
 
 static const struct test_model *model_of(const struct way *way)
@@ -82,10 +84,10 @@ static const struct test_model *model_of(const struct way *way)
 
 static int make_loader(const struct way *way, struct hr_loader **ret_loader, struct hr_error *err)
 {
-    const char *devices[] = {"cuda:0"};
+    const char *devices[] = {"cuda:0", "cuda:1", "cpu"};
     const struct hr_loader_options options = {.size = sizeof options,
                                               .devices = devices,
-                                              .device_count = 1,
+                                              .device_count = way->device_count ? way->device_count : 1,
                                               .route = way->route,
                                               .thread_count = 2,
                                               .lane_count = 2,
@@ -103,6 +105,8 @@ static int start(struct hr_loader *loader, const struct way *way, struct hr_load
     struct hr_item *items = model_items(model_of(way));
     if (way->is_strided)
         items[0].ranges = columns;
+    for (size_t i = 0; way->device_count && i < model_of(way)->count; i++)
+        items[i].device_index = (uint32_t)i % way->device_count;
     int code = hr_load_start(loader, model_of(way)->checkpoint, items, model_of(way)->count, &options, ret_load, err);
     free(items);
     return code;
