@@ -21,8 +21,8 @@ from ._core import version as __version__
 from ._job import Job, Stats
 from ._options import Loader, release
 from ._probe import Limits, probe, storage
-from ._request import Shard, shard
 from ._safe_open import safe_open
+from ._slices import Pick, Shard, pick, shard
 from .errors import HeadraceError
 
 #: The same class as HeadraceError, under the name that the safetensors package has.
@@ -35,6 +35,7 @@ __all__ = [
     "Job",
     "Limits",
     "Loader",
+    "Pick",
     "SafetensorError",
     "Shard",
     "Stats",
@@ -45,6 +46,7 @@ __all__ = [
     "errors",
     "load",
     "open",
+    "pick",
     "probe",
     "release",
     "safe_open",
