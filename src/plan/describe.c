@@ -231,7 +231,7 @@ static void text_bytes(struct hr_text *text, uint64_t bytes)
         scale *= 1024;
         unit++;
     }
-    uint64_t tenths = bytes / scale * 10 + bytes % scale / (scale / 10 + 1);
+    uint64_t tenths = bytes / scale * 10 + bytes % scale * 10 / scale;
     hr_text_printf(text, "%llu.%llu %s", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10),
                    units[unit]);
 }
