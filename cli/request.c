@@ -120,54 +120,59 @@ static int shard_item(const struct hr_checkpoint *checkpoint, const char *text, 
     return 0;
 }
 
+/* An option whose arguments are for tensors by name, and what it applies to. */
+struct application {
+    const char *option; /* "--slice" */
+    apply_item *item;
+    const struct hr_checkpoint *checkpoint;
+    const size_t *marks;
+    struct request *request;
+};
+
 /* Applies `text` to the selected tensors that `name` is or matches. */
-static int apply_named(const struct hr_checkpoint *checkpoint, const char *option, const char *name, const char *text,
-                       apply_item *apply, const size_t *marks, struct request *request, struct hr_error *err)
+static int apply_named(const struct application *to, const char *name, const char *text, struct hr_error *err)
 {
-    size_t count = hr_checkpoint_count(checkpoint), applied = 0;
-    int is_exact = hr_checkpoint_find(checkpoint, name, strlen(name)) != NULL;
-    int code = 0;
-    for (size_t i = match_next(checkpoint, name, 0); i < count && code == 0; i = match_next(checkpoint, name, i + 1))
-        if (marks[i]) {
-            code = apply(checkpoint, text, is_exact, marks[i] - 1, request, err);
-            applied++;
-        }
+    size_t count = hr_checkpoint_count(to->checkpoint), applied = 0;
+    int is_exact = hr_checkpoint_find(to->checkpoint, name, strlen(name)) != NULL;
+    for (size_t i = match_next(to->checkpoint, name, 0); i < count; i = match_next(to->checkpoint, name, i + 1)) {
+        int code = to->marks[i] ? to->item(to->checkpoint, text, is_exact, to->marks[i] - 1, to->request, err) : 0;
+        if (code < 0)
+            return code;
+        applied += to->marks[i] != 0;
+    }
     if (applied == 0)
-        code = error_set(err, HR_ETENSOR_NOT_FOUND, "%s: no selected tensor of %zu matches '%s'", option,
-                         request->item_count, name);
-    return code;
+        return error_set(err, HR_ETENSOR_NOT_FOUND, "%s: no selected tensor of %zu matches '%s'", to->option,
+                         to->request->item_count, name);
+    return 0;
 }
 
-/* Names may contain '='; slices and shards cannot, so the last one divides. */
-static int apply_argument(const struct hr_checkpoint *checkpoint, const char *option, const char *argument,
-                          apply_item *apply, const size_t *marks, struct request *request, struct hr_error *err)
+/* NAME=...: names may contain '='; slices and shards cannot, so the last one divides. */
+static int apply_argument(const struct application *to, const char *argument, struct hr_error *err)
 {
     const char *equals = strrchr(argument, '=');
     char *name = strndup(argument, (size_t)(equals - argument));
     if (!name)
-        return error_set(err, HR_EOUT_OF_MEMORY, "out of memory for the name in %s", option);
-    int code = apply_named(checkpoint, option, name, equals + 1, apply, marks, request, err);
+        return error_set(err, HR_EOUT_OF_MEMORY, "out of memory for the name in %s", to->option);
+    int code = apply_named(to, name, equals + 1, err);
     free(name);
     return code;
 }
 
-static int apply_slice(const struct hr_checkpoint *checkpoint, const char *argument, const size_t *marks,
-                       struct request *request, struct hr_error *err)
+static int apply_slice(const struct application *to, const char *argument, struct hr_error *err)
 {
     const char *equals = strrchr(argument, '=');
     if (!equals || equals == argument)
         return error_set(err, HR_EINVALID_ARGUMENT, "--slice '%s' is not of the form NAME=[a:b,...]", argument);
-    return apply_argument(checkpoint, "--slice", argument, slice_item, marks, request, err);
+    return apply_argument(to, argument, err);
 }
 
-static int apply_shard(const struct hr_checkpoint *checkpoint, const char *argument, const size_t *marks,
-                       struct request *request, struct hr_error *err)
+static int apply_shard(const struct application *to, const char *argument, struct hr_error *err)
 {
     if (strchr(argument, '='))
-        return apply_argument(checkpoint, "--shard", argument, shard_item, marks, request, err);
+        return apply_argument(to, argument, err);
     int code = 0;
-    for (size_t i = 0; i < request->item_count && code == 0; i++)
-        code = shard_item(checkpoint, argument, 0, i, request, err);
+    for (size_t i = 0; i < to->request->item_count && code == 0; i++)
+        code = shard_item(to->checkpoint, argument, 0, i, to->request, err);
     return code;
 }
 
@@ -180,10 +185,12 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct request_op
     int code = mark_matches(checkpoint, &options->matches, marks, err);
     if (code == 0)
         make_items(marks, count, &request);
+    const struct application slices = {"--slice", slice_item, checkpoint, marks, &request},
+                             shards = {"--shard", shard_item, checkpoint, marks, &request};
     for (size_t i = 0; i < options->slices.count && code == 0; i++)
-        code = apply_slice(checkpoint, options->slices.texts[i], marks, &request, err);
+        code = apply_slice(&slices, options->slices.texts[i], err);
     for (size_t i = 0; i < options->shards.count && code == 0; i++)
-        code = apply_shard(checkpoint, options->shards.texts[i], marks, &request, err);
+        code = apply_shard(&shards, options->shards.texts[i], err);
     free(marks);
     if (code == 0)
         *ret_request = request;

@@ -169,7 +169,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             lazy: start no thread and read nothing ahead: each tensor is read by the thread that asks for it.
             deadline: seconds from now, after which waiting raises DeadlineExceeded.
             progress: True for a bar (when tqdm is installed), or a function of (bytes done, bytes in all, tensors
-                done, tensors in all), called on threads that wait.
+                done, tensors in all), called on threads that wait. Parts of a tensor count like tensors.
             warm_up: PyTorch on a GPU: first let its allocator take what the load needs in one piece, as
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
