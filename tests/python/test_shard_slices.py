@@ -3,6 +3,10 @@ worlds of 1 to 8, extents that do not divide; together the ranks' blocks are the
 and several tensors, into memory of the caller's.
 """
 
+import contextlib
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
 import fake_gpu
 import numpy
 import pytest
@@ -202,6 +206,52 @@ def test_parted_tensors_by_all_ways_of_waiting(path, wholes, lazy, window_bytes)
         with checkpoint.start(**options) as job:
             job.get("U16")
             assert {name for name, _ in job} == set(expected) - {"U16"}
+
+
+@needs_torch
+def test_picked_pairs_of_packed_elements(path, wholes):
+    rows = numpy.frombuffer(wholes["F4"][2], numpy.uint8).reshape(7, 5, 4)
+    loaded = headrace.load(path, "F4", framework="pt", slices={"F4": headrace.pick(0, [5, 1])})["F4"]
+    assert tuple(loaded.shape) == (2, 5, 4) and loaded.view(torch.uint8).numpy().tobytes() == rows[[5, 1]].tobytes()
+
+
+def test_the_job_keeps_no_parted_tensor(path):
+    with headrace.start(path, ["F32", "F64"], framework="np", slices={"*": headrace.pick(0, [0, 2])}) as job:
+        gone = weakref.ref(job.get("F32"))
+        assert gone() is None
+        (left,) = job.wait().values()
+    assert left.shape == (2, 5, 6, 4)
+
+
+def test_threads_share_a_job_of_parted_tensors(path, wholes):
+    odd = [6, 1, 3]
+    for _ in range(20):
+        job = headrace.start(path, ["U8", "I16", "F32"], framework="np", slices={"*": headrace.pick(0, odd)})
+        with job, ThreadPoolExecutor(3) as pool:
+            found = [entry for part in pool.map(drain, [job] * 3) for entry in part]
+        names = [name for name, _ in found]
+        assert len(names) == len(set(names)) and set(names) <= {"U8", "I16", "F32"} and names
+        assert all(tensor.tobytes() == elements(wholes[name])[odd].tobytes() for name, tensor in found)
+
+
+def drain(job) -> list:
+    """What one of several threads gets of a job; the first that is done closes it for the others."""
+    found = []
+    with contextlib.suppress(headrace.errors.Cancelled):
+        for entry in job:
+            found.append(entry)
+    return found
+
+
+def test_a_part_that_cannot_be_read_is_named(tmp_path):
+    rows = reference.random_tensor(numpy.random.default_rng(4), "U8", [64, 1 << 16])
+    path = reference.write_by_hand(tmp_path / "x.safetensors", {"experts": rows})
+    with headrace.open(path) as checkpoint:
+        with path.open("r+b") as file:
+            file.truncate(40 << 16)
+        for lazy in (False, True):
+            with pytest.raises(headrace.HeadraceError, match=r"x\.safetensors"):
+                checkpoint.load(framework="np", lazy=lazy, slices={"*": headrace.pick(0, [3, 9, 50])})
 
 
 @pytest.mark.parametrize("route", ["pread", "uring", "mmap"])
