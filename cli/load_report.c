@@ -216,6 +216,7 @@ void load_report_text(const struct load_report *report)
     table_addf(&table, "tensors");
     table_addf(&table, "%zu", report->job->request.item_count);
     bytes_row(&table, "bytes", stats->bytes_ready);
+    bytes_row(&table, "read", stats->bytes_read);
     speed_rows(&table, report, median);
     table_addf(&table, "route");
     table_addf(&table, "%s%s%s%s", hr_route_name(stats->route), *stats->route_reason ? " (" : "", stats->route_reason,

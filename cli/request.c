@@ -1,8 +1,9 @@
 /*
- * request.c: opens, selects and slices through the public API. It prints nothing.
+ * request.c: opens, selects, slices and shards through the public API. It prints nothing.
  */
 #include "request.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,9 +68,14 @@ static void make_items(size_t *marks, size_t tensor_count, struct request *reque
     }
 }
 
-static int slice_item(const struct hr_checkpoint *checkpoint, const char *text, struct request *request, size_t item,
-                      struct hr_error *err)
+/* What one --slice or --shard does to an item. `is_exact`: the tensor was named, not matched. */
+typedef int apply_item(const struct hr_checkpoint *checkpoint, const char *text, int is_exact, size_t item,
+                       struct request *request, struct hr_error *err);
+
+static int slice_item(const struct hr_checkpoint *checkpoint, const char *text, int is_exact, size_t item,
+                      struct request *request, struct hr_error *err)
 {
+    (void)is_exact;
     const struct hr_tensor *tensor = hr_checkpoint_at(checkpoint, request->items[item].tensor_index);
     if (!request->ranges[item])
         request->ranges[item] = allocate(tensor->rank, sizeof **request->ranges);
@@ -77,41 +83,115 @@ static int slice_item(const struct hr_checkpoint *checkpoint, const char *text, 
     return hr_slice_parse(text, tensor, request->ranges[item], err);
 }
 
-/* Applies one NAME=SLICE. Names may contain '='; slices cannot, so the last one divides. */
-static int apply_slice(const struct hr_checkpoint *checkpoint, const char *argument, const size_t *marks,
-                       struct request *request, struct hr_error *err)
+struct shard {
+    int64_t dim; /* negative: from the last */
+    uint32_t rank, world;
+};
+
+static int parse_shard(const char *text, struct shard *ret_shard)
+{
+    char dim[8], rank[16], world[16], rest;
+    int is_negative = *text == '-';
+    uint32_t magnitude;
+    if (sscanf(text + is_negative, "%7[0-9]:%15[0-9]/%15[0-9]%c", dim, rank, world, &rest) != 3)
+        return 0;
+    if (!parse_count(dim, &magnitude) || !parse_count(rank, &ret_shard->rank) || !parse_count(world, &ret_shard->world))
+        return 0;
+    ret_shard->dim = is_negative ? -(int64_t)magnitude : magnitude;
+    return ret_shard->rank < ret_shard->world;
+}
+
+/* A tensor without the dimension stays whole, unless it was named. */
+static int shard_item(const struct hr_checkpoint *checkpoint, const char *text, int is_exact, size_t item,
+                      struct request *request, struct hr_error *err)
+{
+    const struct hr_tensor *tensor = hr_checkpoint_at(checkpoint, request->items[item].tensor_index);
+    struct shard shard;
+    if (!parse_shard(text, &shard))
+        return error_set(err, HR_EINVALID_ARGUMENT,
+                         "--shard: '%s' is not of the form DIM:RANK/WORLD with a RANK from 0 to below WORLD", text);
+    int64_t dim = shard.dim < 0 ? shard.dim + tensor->rank : shard.dim;
+    if (dim < 0 || dim >= tensor->rank)
+        return is_exact ? error_set(err, HR_EINVALID_ARGUMENT, "--shard: tensor '%s' has %u dimensions, and no %lld",
+                                    tensor->name, tensor->rank, (long long)shard.dim)
+                        : 0;
+    request->items[item].shard_dim = (uint32_t)dim;
+    request->items[item].shard_rank = shard.rank;
+    request->items[item].shard_world = shard.world;
+    return 0;
+}
+
+/* An option whose arguments are for tensors by name, and what it applies to. */
+struct application {
+    const char *option; /* "--slice" */
+    apply_item *item;
+    const struct hr_checkpoint *checkpoint;
+    const size_t *marks;
+    struct request *request;
+};
+
+/* Applies `text` to the selected tensors that `name` is or matches. */
+static int apply_named(const struct application *to, const char *name, const char *text, struct hr_error *err)
+{
+    size_t count = hr_checkpoint_count(to->checkpoint), applied = 0;
+    int is_exact = hr_checkpoint_find(to->checkpoint, name, strlen(name)) != NULL;
+    for (size_t i = match_next(to->checkpoint, name, 0); i < count; i = match_next(to->checkpoint, name, i + 1)) {
+        int code = to->marks[i] ? to->item(to->checkpoint, text, is_exact, to->marks[i] - 1, to->request, err) : 0;
+        if (code < 0)
+            return code;
+        applied += to->marks[i] != 0;
+    }
+    if (applied == 0)
+        return error_set(err, HR_ETENSOR_NOT_FOUND, "%s: no selected tensor of %zu matches '%s'", to->option,
+                         to->request->item_count, name);
+    return 0;
+}
+
+/* NAME=...: names may contain '='; slices and shards cannot, so the last one divides. */
+static int apply_argument(const struct application *to, const char *argument, struct hr_error *err)
 {
     const char *equals = strrchr(argument, '=');
-    if (!equals || equals == argument)
-        return error_set(err, HR_EINVALID_ARGUMENT, "--slice '%s' is not of the form NAME=[a:b,...]", argument);
     char *name = strndup(argument, (size_t)(equals - argument));
     if (!name)
-        return error_set(err, HR_EOUT_OF_MEMORY, "out of memory for the name in --slice");
-    size_t count = hr_checkpoint_count(checkpoint), applied = 0;
-    int code = 0;
-    for (size_t i = match_next(checkpoint, name, 0); i < count && code == 0; i = match_next(checkpoint, name, i + 1))
-        if (marks[i]) {
-            code = slice_item(checkpoint, equals + 1, request, marks[i] - 1, err);
-            applied++;
-        }
-    if (applied == 0)
-        code = error_set(err, HR_ETENSOR_NOT_FOUND, "--slice: no selected tensor of %zu matches '%s'",
-                         request->item_count, name);
+        return error_set(err, HR_EOUT_OF_MEMORY, "out of memory for the name in %s", to->option);
+    int code = apply_named(to, name, equals + 1, err);
     free(name);
     return code;
 }
 
-int request_make(const struct hr_checkpoint *checkpoint, const struct text_list *matches,
-                 const struct text_list *slices, struct request *ret_request, struct hr_error *err)
+static int apply_slice(const struct application *to, const char *argument, struct hr_error *err)
+{
+    const char *equals = strrchr(argument, '=');
+    if (!equals || equals == argument)
+        return error_set(err, HR_EINVALID_ARGUMENT, "--slice '%s' is not of the form NAME=[a:b,...]", argument);
+    return apply_argument(to, argument, err);
+}
+
+static int apply_shard(const struct application *to, const char *argument, struct hr_error *err)
+{
+    if (strchr(argument, '='))
+        return apply_argument(to, argument, err);
+    int code = 0;
+    for (size_t i = 0; i < to->request->item_count && code == 0; i++)
+        code = shard_item(to->checkpoint, argument, 0, i, to->request, err);
+    return code;
+}
+
+int request_make(const struct hr_checkpoint *checkpoint, const struct request_options *options,
+                 struct request *ret_request, struct hr_error *err)
 {
     size_t count = hr_checkpoint_count(checkpoint);
     size_t *marks = allocate(count, sizeof *marks);
     struct request request = {0};
-    int code = mark_matches(checkpoint, matches, marks, err);
+    int code = mark_matches(checkpoint, &options->matches, marks, err);
     if (code == 0)
         make_items(marks, count, &request);
-    for (size_t i = 0; i < slices->count && code == 0; i++)
-        code = apply_slice(checkpoint, slices->texts[i], marks, &request, err);
+    const struct application slices = {"--slice", slice_item, checkpoint, marks, &request},
+                             shards = {"--shard", shard_item, checkpoint, marks, &request};
+    for (size_t i = 0; i < options->slices.count && code == 0; i++)
+        code = apply_slice(&slices, options->slices.texts[i], err);
+    for (size_t i = 0; i < options->shards.count && code == 0; i++)
+        code = apply_shard(&shards, options->shards.texts[i], err);
     free(marks);
     if (code == 0)
         *ret_request = request;
@@ -178,7 +258,7 @@ int job_open(const struct request_options *options, const struct text_list *path
     struct job job = {0};
     int code = checkpoint_open(paths->texts, paths->count, &options->open, &job.checkpoint, err);
     if (code == 0)
-        code = request_make(job.checkpoint, &options->matches, &options->slices, &job.request, err);
+        code = request_make(job.checkpoint, options, &job.request, err);
     if (code == 0)
         code = job_devices(options, &job, err);
     if (code == 0)
@@ -204,4 +284,5 @@ void request_options_release(struct request_options *options)
     text_list_release(&options->matches);
     text_list_release(&options->slices);
     text_list_release(&options->device_map);
+    text_list_release(&options->shards);
 }

@@ -1,5 +1,6 @@
 /*
- * request.h: from options and paths to an open checkpoint, the items that --match and --slice choose, and a loader.
+ * request.h: from options and paths to an open checkpoint, the items that --match, --slice and --shard choose, and a
+ * loader.
  * The verbs that load share these options, so that what `plan` prints is what `load` does.
  */
 #ifndef CLI_REQUEST_H
@@ -25,7 +26,7 @@ struct tuning {
 
 struct request_options {
     struct open_flags open;
-    struct text_list matches, slices;
+    struct text_list matches, slices, shards;
     struct tuning tuning;
     const char *device; /* NULL: what request_device() takes */
     struct text_list device_map;
@@ -43,6 +44,10 @@ struct request_options {
 #define SLICE_OPTION(list)                                        \
     OPTION("slice", "NAME=[a:b,...]", OPTION_LIST, &(list), NULL, \
            "only this range of the tensors that NAME is or matches; may be given again")
+
+#define SHARD_OPTION(list)                                               \
+    OPTION("shard", "[GLOB=]DIM:RANK/WORLD", OPTION_LIST, &(list), NULL, \
+           "only this rank's block of dimension DIM; may be given again")
 
 #define TUNING_OPTIONS(tuning)                                                                                    \
     OPTION("route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring, mmap or gds"), \
@@ -90,10 +95,11 @@ int checkpoint_open(const char *const *paths, size_t path_count, const struct op
 
 /*
  * The tensors that one of `matches` matches (all without any), in the checkpoint's order, with the ranges that `slices`
- * give them; of several slices of a tensor the last counts. HR_ETENSOR_NOT_FOUND when one of them matches nothing.
+ * give them, and of what those leave the blocks that `shards` mean; of several slices or shards of a tensor the last
+ * counts. HR_ETENSOR_NOT_FOUND when one of them matches nothing.
  */
-int request_make(const struct hr_checkpoint *checkpoint, const struct text_list *matches,
-                 const struct text_list *slices, struct request *ret_request, struct hr_error *err);
+int request_make(const struct hr_checkpoint *checkpoint, const struct request_options *options,
+                 struct request *ret_request, struct hr_error *err);
 void request_release(struct request *request);
 
 /* Describes the device of this name; NULL means "auto", with the mmap route "cpu". */

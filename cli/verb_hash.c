@@ -234,6 +234,7 @@ int hash_run(const struct verb *verb, int argument_count, char **arguments)
     const struct option options[] = {DEVICE_OPTIONS(request),
                                      MATCH_OPTION(request.matches),
                                      SLICE_OPTION(request.slices),
+                                     SHARD_OPTION(request.shards),
                                      TUNING_OPTIONS(request.tuning),
                                      OPEN_OPTIONS(request.open),
                                      JSON_OPTION(as_json),

@@ -1,5 +1,5 @@
 /*
- * slices.c: one rank's rows of a matrix into the caller's own memory: `slices PATH TENSOR RANK WORLD`.
+ * slices.c: one rank's block of the rows of a matrix into the caller's own memory: `slices PATH TENSOR RANK WORLD`.
  * The rows arrive in a buffer whose rows are wider than the tensor's (as aligned or padded matrices have them), which
  * is what `into_strides` is for. Only the needed bytes are read.
  */
@@ -12,17 +12,22 @@
 #define ROW_ALIGNMENT 128
 
 struct rows {
+    uint32_t rank, world;
     uint64_t first, count;
     size_t row_bytes, pitch_bytes;
     unsigned char *memory; /* count * pitch_bytes */
 };
 
-/* Rank r of w has the rows [r * n / w, (r + 1) * n / w). */
-static int rows_init(struct rows *rows, const struct hr_tensor *tensor, uint64_t rank, uint64_t world)
+/* Memory for the block of the rows that belongs to the rank. */
+static int rows_init(struct rows *rows, const struct hr_tensor *tensor, uint32_t rank, uint32_t world)
 {
     uint64_t bits = tensor->shape[1] * hr_dtype_bits(tensor->dtype);
-    rows->first = rank * tensor->shape[0] / world;
-    rows->count = (rank + 1) * tensor->shape[0] / world - rows->first;
+    struct hr_range own;
+    hr_shard_range(tensor->shape[0], rank, world, &own);
+    rows->rank = rank;
+    rows->world = world;
+    rows->first = own.start;
+    rows->count = own.stop - own.start;
     rows->row_bytes = (size_t)(bits / 8);
     rows->pitch_bytes = (rows->row_bytes + ROW_ALIGNMENT - 1) / ROW_ALIGNMENT * ROW_ALIGNMENT;
     rows->memory = calloc(rows->count ? (size_t)rows->count : 1, rows->pitch_bytes ? rows->pitch_bytes : 1);
@@ -32,15 +37,15 @@ static int rows_init(struct rows *rows, const struct hr_tensor *tensor, uint64_t
 static int load_rows(const struct hr_checkpoint *checkpoint, const struct hr_tensor *tensor, const struct rows *rows,
                      struct hr_error *err)
 {
-    struct hr_range ranges[2] = {{.start = rows->first, .stop = rows->first + rows->count},
-                                 {.start = 0, .stop = tensor->shape[1]}};
     int64_t strides[2] = {(int64_t)rows->pitch_bytes, hr_dtype_bits(tensor->dtype) / 8};
     struct hr_item item = {
         .size = sizeof item,
         .tensor_index = (size_t)(tensor - hr_checkpoint_at(checkpoint, 0)),
-        .ranges = ranges,
         .into = rows->memory,
         .into_strides = strides,
+        .shard_dim = 0, /* 1: columns */
+        .shard_rank = rows->rank,
+        .shard_world = rows->world,
     };
     struct hr_loader *loader = NULL;
     struct hr_load *load = NULL;
@@ -67,13 +72,13 @@ static void rows_print(const struct rows *rows)
 static int print_rank(const struct hr_checkpoint *checkpoint, char **arguments, struct hr_error *err)
 {
     const struct hr_tensor *tensor = hr_checkpoint_find(checkpoint, arguments[2], strlen(arguments[2]));
-    uint64_t rank = strtoull(arguments[3], NULL, 10), world = strtoull(arguments[4], NULL, 10);
+    unsigned long rank = strtoul(arguments[3], NULL, 10), world = strtoul(arguments[4], NULL, 10);
     struct rows rows = {0};
     int code = HR_EINVALID_ARGUMENT;
-    if (!tensor || tensor->rank != 2 || rank >= world)
+    if (!tensor || tensor->rank != 2 || rank >= world || world > UINT32_MAX)
         snprintf(err->message, sizeof err->message, "'%s' must be a matrix of the checkpoint, and RANK below WORLD",
                  arguments[2]);
-    else if (rows_init(&rows, tensor, rank, world))
+    else if (rows_init(&rows, tensor, (uint32_t)rank, (uint32_t)world))
         snprintf(err->message, sizeof err->message, "no memory, or rows that do not end on a byte");
     else
         code = load_rows(checkpoint, tensor, &rows, err);

@@ -83,6 +83,26 @@ def compare_torch(device: str, files: list[Path], slices: dict | None = None) ->
     return same, len(wanted)
 
 
+def compare_torch_shards(device: str, path: Path, dim: int, world: int) -> tuple[bool, int]:
+    """All ranks' blocks put together, and those of sections, against the same cut from whole tensors."""
+    import headrace
+    import torch
+    from safetensors.torch import load_file
+
+    wanted = load_file(path)
+    with headrace.open(path) as checkpoint:
+        blocks = [checkpoint.load(framework="pt", device=device, shard=dim, rank=rank, world=world)
+                  for rank in range(world)]
+        sections = {name: (dim, (1000, tensor.shape[dim] - 1000)) for name, tensor in wanted.items()}
+        fused = checkpoint.load(framework="pt", device=device, shard=sections, rank=0, world=world)
+    same = all(same_tensor(torch.cat([block[name] for block in blocks], dim), wanted[name]) for name in wanted)
+    for name, tensor in wanted.items():
+        first, rest = (tensor.narrow(dim, 0, -(-1000 // world)),
+                       tensor.narrow(dim, 1000, -(-(tensor.shape[dim] - 1000) // world)))
+        same = same and same_tensor(fused[name], torch.cat([first, rest], dim))
+    return same, len(wanted)
+
+
 def compare_arrays(framework: str, device: str, path: Path) -> tuple[bool, int]:
     """Frameworks that import what headrace made, by DLPack."""
     import headrace
@@ -136,6 +156,8 @@ def torch_dtypes_and_slices(folder: Path, device: str) -> None:
     path = reference.write_by_hand(folder / "slices.safetensors", tensors, 2)
     slices = {name: SLICES[int(name.split(".")[1])] for name in tensors}
     judge("slices", compare_torch, device, [path], slices)
+    for dim, world in ((0, 2), (0, 3), (1, 2), (1, 3), (1, 8)):
+        judge(f"blocks of {world} along dimension {dim}", compare_torch_shards, device, path, dim, world)
 
 
 def write_huge(path: Path) -> None:

@@ -129,6 +129,9 @@ class Checkpoint(Mapping[str, TensorInfo]):
         device: Any = None,
         device_map: Mapping[str, Any] | None = None,
         slices: Mapping[str, Any] | None = None,
+        shard: Mapping[str, Any] | int | None = None,
+        rank: int | None = None,
+        world: int | None = None,
         dtype: Any = None,
         into: Mapping[str, Any] | None = None,
         window_bytes: int | None = None,
@@ -152,18 +155,26 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 everything. Exact names go first, then patterns in their order, then the longest module. What no key
                 covers goes to `device`; without that it is an error. One plan and one set of readers fill all of them.
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
-                or shard(dim, rank, world). Only the needed bytes are read. An exact name goes before patterns, and
-                earlier patterns before later ones.
+                or shard() or pick(). Only the needed bytes are read. An exact name goes before patterns, and earlier
+                patterns before later ones. What comes in several parts is made when the load starts, outside of any
+                window, and wants framework "torch" or "numpy", or `into`.
+            shard: {name or pattern: dimension}: only the block of this dimension that belongs to `rank` of `world`, of
+                what `slices` leaves; (dimension, sizes) for the block of each section, as shard() takes it. Negative
+                dimensions count from the last. What a pattern matches and lacks the dimension is whole, as is what
+                nothing matches. A dimension alone is for all tensors that have it.
+            rank, world: whose block `shard` means.
             dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
-                and dtypes must be equal; strides are free. They may lie on several devices.
+                and dtypes must be equal; strides are free. Several tensors may go to views of one, and several
+                ranges of a tensor each to its own memory: {name: [(index, memory), ...]}. All of it may lie on
+                several devices.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
             lazy: start no thread and read nothing ahead: each tensor is read by the thread that asks for it.
             deadline: seconds from now, after which waiting raises DeadlineExceeded.
             progress: True for a bar (when tqdm is installed), or a function of (bytes done, bytes in all, tensors
-                done, tensors in all), called on threads that wait.
+                done, tensors in all), called on threads that wait. Parts of a tensor count like tensors.
             warm_up: PyTorch on GPUs: first let its allocator take what the load needs of each in one piece, as
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
@@ -173,7 +184,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         """
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
-        request = _request.make(self._core, names, slices, dtype, into, place, device_map)
+        request = _request.make(self._core, names, slices, dtype, into, place, device_map, shard, rank, world)
         if not request.devices:
             request.devices = (loader.device or _frameworks.default_device(framework),)
         core = loader._core_of(request.devices)
@@ -186,6 +197,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             self._check_dtypes(request, chosen[0])
         if warm_up and chosen[0].name == "torch":
             _warm_up.take_all(self._core, request)
+        _request.make_parted(request, chosen)
         return Job(
             self,
             core,

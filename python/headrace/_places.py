@@ -6,7 +6,7 @@ Of several keys an exact name goes first, then patterns in their order, then the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _core, _devices, errors
@@ -20,15 +20,6 @@ Devices = tuple[str, ...]  # resolved names, each once, host memory first
 def in_order(devices: Iterable[str]) -> Devices:
     """The distinct ones in the one order that a loader of these devices has."""
     return tuple(sorted(set(devices), key=lambda name: (name != "cpu", len(name), name)))
-
-
-def settle(places: Sequence[str]) -> tuple[Devices, bytes | None]:
-    """Of the device of each position: the devices, and the index of each position's; None: all on the first."""
-    devices = in_order(places)
-    if len(devices) <= 1:
-        return devices, None
-    index = {name: number for number, name in enumerate(devices)}
-    return devices, bytes(index[name] for name in places)
 
 
 def check_map(device_map: Any) -> Mapping[str, Any]:

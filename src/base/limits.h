@@ -85,6 +85,12 @@
 #define HR_SIEVE_SPAN_BYTES_MIN 4096u
 /* A gap that always ends it: reading this much costs more than another chunk does. */
 #define HR_STAGED_GAP_BYTES_MAX (64u << 10)
+/*
+ * Runs with gaps of at most HR_STAGED_GAP_BYTES_MAX, columns of a matrix for one, are cut into chunks that span no more
+ * than a chunk's bytes, so that storage can deliver their rows whole: measured cold, 32768 runs of 1 KiB in rows of 8 KiB
+ * take 0.8 s read one by one, and 0.1 s with their rows. Not where that would read more than this many times the need.
+ */
+#define HR_ROWS_OVER_READ_MAX 16u
 /* Read operations that a chunk may need at most, so that chunks of short runs are spread over the threads too. */
 #define HR_CHUNK_RUNS_MAX 4096u
 /* Where a chunk is cut inside a run if its grid does not allow it: pages, and what O_DIRECT wants. */

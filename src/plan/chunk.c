@@ -2,8 +2,9 @@
  * chunk.c: where chunks begin and end. Walks the items of each group in plan order and keeps one chunk open; an
  * item gives it a piece, up to the place where the chunk is full, and goes on in the next one.
  *
- * Invariants: a chunk's pieces begin at rising places in the file; a staged chunk's [file_begin, file_end) is at
- * most chunk_bytes, as are the needed bytes of any chunk; an item has at most one piece in a chunk.
+ * Invariants: a chunk's pieces begin at rising places in the file; [file_begin, file_end) is at most chunk_bytes for
+ * staged chunks and for those that begin with rows (is_in_rows), as are the needed bytes of any chunk; an item has at
+ * most one piece in a chunk.
  */
 #include "plan/chunk.h"
 
@@ -16,6 +17,7 @@ struct builder {
     int is_open;           /* the last chunk takes more pieces */
     uint64_t piece_source; /* where its last piece begins in the file */
     uint64_t weight;       /* reads that it needs: runs, or pieces of a staged chunk */
+    int has_rows;          /* it has pieces of items whose rows can be read whole */
 };
 
 /* Whether a staged range of `span` bytes ends before a gap, or reads on over it. */
@@ -66,6 +68,16 @@ uint32_t hr_way_choose(const struct hr_plan_item *item)
     if (block.bytes < item->bytes && block.span < HR_SIEVE_SPAN_BYTES_MIN)
         return HR_WAY_DIRECT;
     return HR_WAY_STAGED;
+}
+
+/* Whether storage may deliver what lies between a direct item's runs with them. */
+static int is_in_rows(const struct hr_plan_item *item)
+{
+    if (item->way != HR_WAY_DIRECT || item->dim_count == 0)
+        return 0;
+    uint64_t gap = item->dims[item->dim_count - 1].source_stride - item->run_bytes;
+    return gap > 0 && gap <= HR_STAGED_GAP_BYTES_MAX &&
+           (item->source_end - item->source_offset) / HR_ROWS_OVER_READ_MAX <= item->bytes;
 }
 
 /* Where a byte of the stream lies in the file. */
@@ -141,10 +153,13 @@ static uint64_t piece_bound(const struct builder *b, const struct hr_plan_item *
     uint64_t end = begin + least(item->bytes - begin, chunk_bytes - used);
     if (item->way == HR_WAY_DIRECT) {
         uint64_t run_end = begin / item->run_bytes + (HR_CHUNK_RUNS_MAX - weight); /* index of the first too many */
-        return (end - 1) / item->run_bytes < run_end ? end : run_end * item->run_bytes;
+        end = (end - 1) / item->run_bytes < run_end ? end : run_end * item->run_bytes;
+        if (!is_in_rows(item) && !(chunk && b->has_rows))
+            return end;
+    } else {
+        uint64_t block_bytes = item_block(item).bytes;
+        end = least(end, (begin / block_bytes + 1) * block_bytes);
     }
-    uint64_t block_bytes = item_block(item).bytes;
-    end = least(end, (begin / block_bytes + 1) * block_bytes);
     end = least(end, stream_before(item, (chunk ? chunk->file_begin : source) + chunk_bytes));
     return end > begin ? end : begin;
 }
@@ -174,6 +189,7 @@ static void chunk_close(struct builder *b)
     const struct hr_plan_chunk *chunk = &plan->chunks[plan->chunk_count - 1];
     uint64_t span = chunk->file_end - chunk->file_begin;
     plan->read_bytes += chunk->way == HR_WAY_STAGED ? span : chunk->bytes;
+    plan->read_bytes_cold += span <= plan->options.chunk_bytes ? span : chunk->bytes;
     int is_remote = hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index);
     if (chunk->way == HR_WAY_STAGED && !is_remote && span > plan->staged_bytes_max)
         plan->staged_bytes_max = span;
@@ -198,6 +214,7 @@ static int chunk_open(struct builder *b, const struct hr_plan_item *item, uint64
     };
     b->is_open = 1;
     b->weight = 0;
+    b->has_rows = 0;
     return 0;
 }
 
@@ -222,6 +239,7 @@ static int piece_add(struct builder *b, size_t item_index, uint64_t begin, uint6
     chunk->piece_count++;
     b->weight += item->way == HR_WAY_DIRECT ? (end - 1) / item->run_bytes - begin / item->run_bytes + 1 : 1;
     b->piece_source = source;
+    b->has_rows |= is_in_rows(item);
     if (item->chunk_count++ == 0)
         item->chunk_first = plan->chunk_count - 1;
     plan->pieces[plan->piece_count++] = (struct hr_plan_piece){item_index, begin, end};

@@ -193,6 +193,7 @@ static void json_totals(struct hr_text *text, const struct hr_plan *plan, size_t
     hr_json_u64(text, "files", file_count);
     hr_json_u64(text, "bytes", plan->bytes);
     hr_json_u64(text, "read_bytes", plan->read_bytes);
+    hr_json_u64(text, "cold_read_bytes", plan->read_bytes_cold);
     hr_json_u64(text, "over_read_bytes", plan->read_bytes > plan->bytes ? plan->read_bytes - plan->bytes : 0);
     hr_json_u64(text, "groups", plan->group_count);
     hr_json_u64(text, "chunks", plan->chunk_count);
@@ -253,7 +254,7 @@ static void text_bytes(struct hr_text *text, uint64_t bytes)
         scale *= 1024;
         unit++;
     }
-    uint64_t tenths = bytes / scale * 10 + bytes % scale / (scale / 10 + 1);
+    uint64_t tenths = bytes / scale * 10 + bytes % scale * 10 / scale;
     hr_text_printf(text, "%llu.%llu %s", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10),
                    units[unit]);
 }
@@ -313,6 +314,10 @@ static void describe_text(struct hr_text *text, const struct hr_plan *plan, cons
     text_bytes(text, plan->bytes);
     hr_text_printf(text, "; reads ");
     text_bytes(text, plan->read_bytes);
+    if (plan->read_bytes_cold > plan->read_bytes) {
+        hr_text_printf(text, ", past the page cache ");
+        text_bytes(text, plan->read_bytes_cold);
+    }
     hr_text_printf(text, "\nroute     %s: %s\n", facts->route, facts->route_reason);
     hr_text_printf(text, "threads   %u, queue depth %u\nstaging   ", facts->thread_count, facts->queue_depth);
     text_bytes(text, facts->staging_bytes);

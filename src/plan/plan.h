@@ -98,6 +98,7 @@ struct hr_plan {
     size_t file_count;         /* of the checkpoint */
     uint64_t bytes;            /* needed, in all */
     uint64_t read_bytes;       /* what the chunks will read */
+    uint64_t read_bytes_cold;  /* past the page cache: ranges that fit into a chunk are read whole */
     uint64_t staged_bytes_max; /* largest file_end - file_begin of a staged chunk for host memory */
     struct hr_plan_options options;
     void *pool; /* dims, shapes, strides */

@@ -62,9 +62,9 @@ def test_the_report_of_a_load(model):
     result = run("load", "--threads", "2", model, env=gpu())
     assert (result.returncode, result.stderr) == (0, "")
     lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
-    assert list(lines) == ["device", "tensors", "bytes", "predicted", "seconds", "GB/s", "of ceiling", "route",
-                           "threads", "bottleneck", "sent", "staging", "numa", "copy wait", "reader cpu", "window",
-                           "allocated"]
+    assert list(lines) == ["device", "tensors", "bytes", "read", "predicted", "seconds", "GB/s", "of ceiling",
+                           "route", "threads", "bottleneck", "sent", "staging", "numa", "copy wait", "reader cpu",
+                           "window", "allocated"]
     assert lines["device"].strip().startswith("cuda:0 (")
     report = run_json("load", "--json", "--threads", "2", model, env=gpu())
     assert report["bytes_sent"] >= report["bytes"] > LARGE

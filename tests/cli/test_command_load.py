@@ -25,14 +25,14 @@ def test_text(tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [
-        "device", "tensors", "bytes", "predicted", "seconds", "GB/s", "of", "route", "threads", "bottleneck"]
-    assert lines[:4] == ["device      cpu", "tensors     3", "bytes       24",
+        "device", "tensors", "bytes", "read", "predicted", "seconds", "GB/s", "of", "route", "threads", "bottleneck"]
+    assert lines[:5] == ["device      cpu", "tensors     3", "bytes       24", "read        24",
                          "predicted   unknown (never probed: headrace probe PATH)"]
-    assert re.fullmatch(r"seconds     \d+\.\d{6}", lines[4])
-    assert re.fullmatch(r"GB/s        \d+\.\d{3}", lines[5])
-    assert lines[6] == "of ceiling  unknown"
-    assert re.fullmatch(r"route       pread( \(.+\))?", lines[7])
-    assert lines[8] == "threads     1"
+    assert re.fullmatch(r"seconds     \d+\.\d{6}", lines[5])
+    assert re.fullmatch(r"GB/s        \d+\.\d{3}", lines[6])
+    assert lines[7] == "of ceiling  unknown"
+    assert re.fullmatch(r"route       pread( \(.+\))?", lines[8])
+    assert lines[9] == "threads     1"
 
 
 def test_json(tmp_path):
@@ -64,7 +64,7 @@ def test_repeat(tmp_path):
     assert all(repeat["bytes"] == 24 for repeat in report["repeats"])
     lines = run("load", "--repeat=2", path).stdout.splitlines()
     assert lines[0].startswith("load 1  ") and lines[1].startswith("load 2  ")
-    assert "(median)" in lines[6]
+    assert "(median)" in lines[7]
 
 
 def test_match_and_slice(tmp_path):

@@ -122,7 +122,7 @@ def test_a_broken_file_is_said_and_replaced(tmp_path, text, model):
     env = keep(tmp_path)
     path = tmp_path / "cache" / "headrace" / "limits.json"
     path.write_text(text)
-    line = run("load", "--device", "cpu", model, env=env).stdout.splitlines()[3]
+    line = run("load", "--device", "cpu", model, env=env).stdout.splitlines()[4]
     assert line.startswith(f"predicted   unknown ({path}: the limits file is broken at byte ")
     result = run("probe", *QUICK, env=env)
     assert result.returncode == 0
@@ -138,7 +138,7 @@ def test_a_limits_file_that_is_no_regular_file(tmp_path, model, make):
     path.unlink()
     make(path)
     reason = f"{path}: the limits file cannot be read: it is no regular file"
-    line = run("load", "--device", "cpu", model, env=env, timeout=20).stdout.splitlines()[3]
+    line = run("load", "--device", "cpu", model, env=env, timeout=20).stdout.splitlines()[4]
     assert line == f"predicted   unknown ({reason})"
     result = run("probe", *QUICK, env=env, timeout=20)
     assert (result.returncode, result.stderr) == (3, f"headrace probe: the result is not kept: {reason}\n")
@@ -150,7 +150,7 @@ def test_a_limits_file_that_may_not_be_read(tmp_path, model):
     path = tmp_path / "cache" / "headrace" / "limits.json"
     path.unlink()
     path.symlink_to(path)  # as good as no permission, which root always has
-    line = run("load", "--device", "cpu", model, env=env).stdout.splitlines()[3]
+    line = run("load", "--device", "cpu", model, env=env).stdout.splitlines()[4]
     assert line == f"predicted   unknown ({path}: the limits file cannot be read: {os.strerror(errno.ELOOP)})"
 
 
@@ -200,8 +200,8 @@ def test_load_names_the_slowest_ceiling(tmp_path, model):
     env = keep(tmp_path, entry(page_cache_fresh=5 * 10**8, storage=1))
     assert prediction(model, env)[0]["ceiling"] == "page_cache_fresh"
     lines = run("load", "--device", "cpu", model, env=env).stdout.splitlines()
-    assert lines[3] == (f"predicted   0.067109 s by page_cache_fresh, 0.500 GB/s, measured {found['date']}, 3 days ago")
-    assert lines[6].startswith("of ceiling  ") and lines[6].endswith(" %")
+    assert lines[4] == (f"predicted   0.067109 s by page_cache_fresh, 0.500 GB/s, measured {found['date']}, 3 days ago")
+    assert lines[7].startswith("of ceiling  ") and lines[6].endswith(" %")
 
 
 def test_a_window_and_slices_need_less(tmp_path, model):

@@ -62,8 +62,8 @@ static void test_json(void **state)
     expect_text(
         HR_PLAN_JSON,
         "{\"version\":\"0.1.0\","
-        "\"totals\":{\"items\":4,\"files\":2,\"bytes\":13200,\"read_bytes\":16336,\"over_read_bytes\":3136,\"groups\":"
-        "1,\"chunks\":6,\"pieces\":6},"
+        "\"totals\":{\"items\":4,\"files\":2,\"bytes\":13200,\"read_bytes\":16336,\"cold_read_bytes\":16336,"
+        "\"over_read_bytes\":3136,\"groups\":1,\"chunks\":6,\"pieces\":6},"
         "\"options\":{\"chunk_bytes\":4096,\"arena_bytes\":1048576,\"window_bytes\":0,\"ownership\":\"arena\","
         "\"threads\":4,\"queue_depth\":8},"
         "\"route\":{\"name\":\"pread\",\"reason\":\"io_uring is not usable here\"},"

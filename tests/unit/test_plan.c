@@ -234,6 +234,49 @@ static void test_ways(void **state)
     }
 }
 
+/* Columns that are read run by run where the page cache has them: chunks span what storage may deliver whole. */
+static void test_rows(void **state)
+{
+    static const struct {
+        uint64_t rows, columns, begin, end;
+        int in_rows;
+    } cases[] = {
+        {1024, 8192, 2048, 4096, 1},      /* a quarter of each row */
+        {1024, 8192, 0, 512, 1},          /* 16 times the need */
+        {1024, 8192 + 512, 0, 512, 0},    /* more */
+        {64, 32768 + 65536, 0, 32768, 1}, /* the widest gap */
+        {64, 32768 + 65537, 0, 32768, 0}, /* wider */
+        {1024, 8192, 0, 8192, 0},         /* whole rows are one run */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t shape[2] = {cases[i].rows, cases[i].columns};
+        struct hr_range ranges[2] = {{0, shape[0], 1}, {cases[i].begin, cases[i].end, 1}};
+        struct hr_tensor tensors[2];
+        struct hr_item items[2] = {{.size = sizeof *items, .ranges = ranges},
+                                   {.size = sizeof *items, .tensor_index = 1}};
+        uint64_t end = model_tensor(&tensors[0], HR_DTYPE_U8, 2, shape, 0, 100);
+        model_tensor(&tensors[1], HR_DTYPE_U8, 2, shape, 0, end);
+        struct plan_case tested = {tensors, 2, 1, items, 2, plain};
+        tested.options.chunk_bytes = 256 << 10;
+        struct hr_plan plan = plan_of(&tested);
+        uint64_t most = 0;
+        for (size_t c = 0; c < plan.items[0].chunk_count; c++) {
+            const struct hr_plan_chunk *chunk = &plan.chunks[plan.items[0].chunk_first + c];
+            uint64_t span = chunk->file_end - chunk->file_begin;
+            most = span > most ? span : most;
+        }
+        assert_int_equal(plan.items[0].way, HR_WAY_DIRECT);
+        assert_int_equal(plan.read_bytes, plan.bytes);
+        if (cases[i].in_rows)
+            assert_in_range(plan.read_bytes_cold, plan.bytes + 1,
+                            HR_ROWS_OVER_READ_MAX * plan.items[0].bytes + plan.items[1].bytes);
+        if (cases[i].in_rows == (most > tested.options.chunk_bytes) && cases[i].begin + cases[i].end != shape[1])
+            fail_msg("case %zu: a chunk spans %llu bytes", i, (unsigned long long)most);
+        hr_plan_release(&plan);
+    }
+}
+
 /* Blocks of a staged slice that lie far apart: the space between them is not read. */
 static void test_staged_blocks(void **state)
 {
@@ -498,11 +541,17 @@ static void test_release_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_small),  cmocka_unit_test(test_random_large),
-        cmocka_unit_test(test_ways),          cmocka_unit_test(test_staged_blocks),
-        cmocka_unit_test(test_cuts),          cmocka_unit_test(test_small_tensors),
-        cmocka_unit_test(test_strided_cuts),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_million),       cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_random_small),
+        cmocka_unit_test(test_random_large),
+        cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_staged_blocks),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_small_tensors),
+        cmocka_unit_test(test_strided_cuts),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_million),
+        cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_release_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
