@@ -214,6 +214,50 @@ def test_into_memory_of_several_devices(path):
     raises(errors.InvalidArgument, "two CUDA streams of cuda:1", headrace.load, path, into=targets)
 
 
+def matrix(name: str) -> numpy.ndarray:
+    dtype, shape, data = tensors()[name]
+    return numpy.frombuffer(data, "f4").reshape(shape)
+
+
+@on_fake_gpu()
+def test_ranges_of_a_tensor_into_memory_of_several_devices(path):
+    """Each range to the device of its memory, whatever device the first of them is on."""
+    name, rows = "model.layers.0.w", {0: (100, 180), 1: (180, 256)}
+    memory = {ordinal: headrace.load(path, name, device=ordinal, slices={name: numpy.s_[first:last]})[name]
+              for ordinal, (first, last) in rows.items()}
+    on = {0: numpy.s_[20:100], 1: headrace.pick(0, ranges=[(200, 256), (0, 20)])}  # other rows of as many
+    here, bias = numpy.empty((100, 512), "f4"), numpy.empty(300, "f4")
+    parts = [(on[ordinal], Array(memory[ordinal])) for ordinal in (1, 0)]
+    parts.insert(0, (headrace.pick(0, range(99, -1, -1)), here))
+    targets = {name: parts, "lm_head.bias": bias}
+    loaded = headrace.load(path, into=targets)
+    assert loaded["lm_head.bias"] is bias and bias.tobytes() == tensors()["lm_head.bias"][2]
+    whole = matrix(name)
+    assert here.tobytes() == whole[99::-1].tobytes()
+    assert bytes_of(memory[0]) == whole[20:100].tobytes()
+    assert bytes_of(memory[1]) == numpy.concatenate([whole[200:256], whole[:20]]).tobytes()
+    raises(errors.InvalidArgument, "on cuda:1, but the load goes to cpu", headrace.load, path, into=targets,
+           device="cpu")
+    raises(errors.InvalidArgument, "on cpu, but the load goes to cuda:0", headrace.load, path, into=targets,
+           device_map={"": 0})
+
+
+@on_fake_gpu()
+def test_blocks_of_a_rank_on_several_devices(path):
+    shards = {"model.layers.*.w": -1, "lm_head.weight": 0}
+    for world in (1, 3):
+        for rank in range(world):
+            found = headrace.load(path, device_map=MAP, device="cpu", shard=shards, rank=rank, world=world)
+            for name, tensor in found.items():
+                dim = 1 if name.endswith(".w") else 0 if name == "lm_head.weight" else None
+                expected = matrix(name)
+                if dim is not None:
+                    block = -(-expected.shape[dim] // world)
+                    expected = expected.take(range(rank * block, min((rank + 1) * block, expected.shape[dim])), dim)
+                assert tensor.device == expected_device(name), name
+                assert bytes_of(tensor) == expected.tobytes(), name
+
+
 # ------------------------------------------------------------------------------------------------------- frameworks
 
 
@@ -223,7 +267,8 @@ class Made:
     current = threading.local()  # device: stream
 
     def __init__(self, shape, dtype, device) -> None:
-        self.nbytes, self.device = int(numpy.prod(shape)) * 4, device
+        self.shape, self.dtype, self.device = tuple(shape), dtype, device
+        self.nbytes = int(numpy.prod(shape)) * 4
         self.stream = getattr(Made.current, device, None)
         if device == "cpu":
             self.memory = numpy.empty(max(self.nbytes, 1), "u1")
@@ -236,6 +281,14 @@ class Made:
 
     def address_of(self) -> int:
         return self.address
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        return {"shape": self.shape, "typestr": "<f4", "data": (self.address, False), "strides": None,
+                "stream": self.stream, "version": 3}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, int(self.device[5:])
 
     def data(self) -> bytes:
         if self.device == "cpu":
@@ -276,6 +329,29 @@ def test_a_framework_that_allocates_on_each(path):
         assert isinstance(made, Made) and made.device == expected_device(name), name
         assert made.stream == streams[made.device] and made.data() == tensors()[name][2], name
     assert vars(Made.current) == streams
+
+
+@on_fake_gpu("delay_us=20000")
+def test_tensors_of_parts_on_each(path):
+    """Made on the device of their tensor, and written after what its stream held; beside whole ones elsewhere."""
+    streams = {}
+    for device in ("cpu", "cuda:0", "cuda:1"):
+        streams[device], _frameworks._made["torch", device] = framework_on(device)
+        setattr(Made.current, device, streams[device])
+    rows = {f"model.layers.{layer}.w": [9, 3, 4, 200] for layer in (0, 1, 2, 3)}
+    options = {"framework": "pt", "device_map": MAP, "device": "cpu",
+               "slices": {name: headrace.pick(0, picked) for name, picked in rows.items()},
+               "shard": {"lm_head.weight": (0, (40, 24)), "model.layers.4.w": (1, (128, 384))}, "rank": 1, "world": 2}
+    rows["lm_head.weight"] = [*range(20, 40), *range(52, 64)]
+    columns = {"model.layers.4.w": [*range(64, 128), *range(320, 512)]}
+    for found in (headrace.load(path, **options), dict(headrace.stream(path, window_bytes=1, **options))):
+        assert set(found) == set(tensors())
+        for name, made in found.items():
+            expected = matrix(name)
+            expected = expected[rows[name]] if name in rows else expected
+            expected = expected[:, columns[name]] if name in columns else expected
+            assert made.device == expected_device(name) and made.shape == expected.shape, name
+            assert made.stream == streams[made.device] and made.data() == expected.tobytes(), name
 
 
 @on_fake_gpu()

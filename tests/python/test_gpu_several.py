@@ -116,6 +116,26 @@ def test_torch_into(torch, path, made):
     check(torch, loaded, made)
 
 
+def test_torch_parts(torch, path, made):
+    """Parts on the device of their tensor, and ranges of a tensor in memory of several devices."""
+    rows = [7, 3, 4, 900]
+    whole = {name: numpy.frombuffer(made[name][2], "f4").reshape(made[name][1]) for name in made if name.endswith(".w")}
+    picks = {f"layers.{layer}.w": headrace.pick(0, rows) for layer in (0, 1, 2)}
+    shards = {f"layers.{layer}.w": (0, (512, 256, 256)) for layer in (3, 21)}
+    options = {"device_map": MAP, "slices": picks, "shard": shards, "rank": 1, "world": 2, "warm_up": True}
+    rows_of = dict.fromkeys(picks, rows) | dict.fromkeys(
+        shards, [*range(256, 512), *range(640, 768), *range(896, 1024)])
+    for name, tensor in headrace.load(path, "*.w", framework="pt", **options).items():
+        expected = whole[name][rows_of[name]] if name in rows_of else whole[name]
+        assert str(tensor.device) == device_of(name) and raw(torch, tensor) == expected.tobytes(), name
+    name = "layers.3.w"
+    parts = [torch.zeros(len(rows), 2051, device=device) for device in ("cuda:1", "cpu", "cuda:0")]
+    wanted = [[row + at for row in rows] for at in range(3)]
+    headrace.load(path, into={name: [(headrace.pick(0, picked), part) for picked, part in zip(wanted, parts)]})
+    for picked, part in zip(wanted, parts):
+        assert raw(torch, part) == whole[name][picked].tobytes()
+
+
 def test_cupy(path, made):
     cupy = pytest.importorskip("cupy")
     if not cupy.is_available() or cupy.cuda.runtime.getDeviceCount() < 2:
