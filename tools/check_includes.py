@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "src/device": {"base", "topo"},
     "src/engine": {"base", "format", "catalog", "plan", "io", "topo", "device"},
     "src/probe": {"base", "io", "device"},
+    "src/writer": {"base", "format", "device"},
     "src": {"base", "format", "catalog", "plan", "io", "topo", "device", "engine"},
 }
 OUTSIDE = ["cli", "bench", "examples", "python"]
