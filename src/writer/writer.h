@@ -13,7 +13,7 @@
 
 #include "writer/content.h"
 #include "writer/layout.h"
-#include "writer/output.h"
+#include "writer/write_file.h"
 
 enum file_state {
     FILE_WAITS = 0,

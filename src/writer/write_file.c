@@ -1,10 +1,10 @@
 /*
- * output.c: see output.h.
+* write_file.c: see write_file.h.
  *
  * The temporary name is short and of its own making, so that a name that is as long as the filesystem allows can still be
  * written, and so that no reader of folders takes it for a checkpoint.
  */
-#include "writer/output.h"
+#include "writer/write_file.h"
 
 #include <assert.h>
 #include <errno.h>
