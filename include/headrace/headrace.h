@@ -631,7 +631,8 @@ struct hr_write_options {
  * Writes a checkpoint as it comes, tensor by tensor, in any order. What is written lies in files of other names in the
  * folder of `path` until hr_writer_finish() renames them; so whoever opens `path` sees the old file or the whole new one,
  * and who has the old one mapped or open keeps it. A file that is replaced leaves its permissions to the new one; else
- * they are what the umask says. A symbolic link is replaced, not followed.
+ * they are what the umask says. A symbolic link is replaced, not followed. Other files stay: an index or shards of an
+ * earlier checkpoint of another number of files are the caller's to remove.
  */
 struct hr_writer;
 

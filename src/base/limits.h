@@ -168,7 +168,7 @@
  */
 #define HR_WRITE_BLOCK_BYTES (4u << 20)
 /* Threads that write, unless told otherwise: they share one file's lock, and what drives take is reached early. */
-#define HR_WRITE_THREAD_DEFAULT_MAX 8u
+#define HR_WRITE_THREAD_DEFAULT_MAX 8
 /* What a header may be padded to: more would be blanks that every reader has to look at. */
 #define HR_WRITE_ALIGN_MAX (1u << 20)
 

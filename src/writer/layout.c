@@ -38,6 +38,24 @@ static int check_options(const struct hr_write_options *options, struct hr_error
     return hr_layout_check_metadata(options->metadata, options->metadata_count, err);
 }
 
+static void copy_texts(struct hr_layout *layout)
+{
+    char *name = layout->names;
+    uint64_t *shape = layout->shapes;
+    for (size_t i = 0; i < layout->tensor_count; i++) {
+        struct hr_tensor *tensor = &layout->tensors[i];
+        if (tensor->name_size)
+            memcpy(name, tensor->name, tensor->name_size);
+        if (tensor->rank)
+            memcpy(shape, tensor->shape, tensor->rank * sizeof *shape);
+        tensor->name = name;
+        tensor->shape = shape;
+        name += tensor->name_size + 1; /* zeroed memory: the final NUL is there */
+        shape += tensor->rank;
+        layout->data_bytes += tensor->size;
+    }
+}
+
 /* Copies of all tensors, still with the caller's names and shapes, are checked before those are copied too. */
 static int copy_tensors(struct hr_layout *layout, const struct hr_tensor *tensors, size_t count, struct hr_error *err)
 {
@@ -59,27 +77,10 @@ static int copy_tensors(struct hr_layout *layout, const struct hr_tensor *tensor
     }
     layout->names = hr_alloc(name_bytes);
     layout->shapes = hr_alloc_array(extent_count, sizeof *layout->shapes);
-    return layout->names && layout->shapes
-               ? 0
-               : hr_fail_memory(err, name_bytes + extent_count * sizeof *layout->shapes, "names and shapes");
-}
-
-static void copy_texts(struct hr_layout *layout)
-{
-    char *name = layout->names;
-    uint64_t *shape = layout->shapes;
-    for (size_t i = 0; i < layout->tensor_count; i++) {
-        struct hr_tensor *tensor = &layout->tensors[i];
-        if (tensor->name_size)
-            memcpy(name, tensor->name, tensor->name_size);
-        if (tensor->rank)
-            memcpy(shape, tensor->shape, tensor->rank * sizeof *shape);
-        tensor->name = name;
-        tensor->shape = shape;
-        name += tensor->name_size + 1; /* zeroed memory: the final NUL is there */
-        shape += tensor->rank;
-        layout->data_bytes += tensor->size;
-    }
+    if (!layout->names || !layout->shapes)
+        return hr_fail_memory(err, name_bytes + extent_count * sizeof *layout->shapes, "names and shapes");
+    copy_texts(layout);
+    return 0;
 }
 
 static int check_duplicates(const struct named_tensor *sorted, size_t count, struct hr_error *err)
@@ -175,10 +176,8 @@ int hr_layout_make(const struct hr_tensor *tensors, size_t tensor_count, const s
     int code = check_options(options, err);
     if (!code)
         code = copy_tensors(&layout, tensors, tensor_count, err);
-    if (!code) {
-        copy_texts(&layout);
+    if (!code)
         code = hr_layout_split(layout.tensors, tensor_count, options->shard_bytes, &layout.file_count, err);
-    }
     if (!code)
         code = sort_tensors(&layout, options->align, err);
     if (!code)

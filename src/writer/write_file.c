@@ -1,5 +1,5 @@
 /*
-* write_file.c: see write_file.h.
+ * write_file.c: see write_file.h.
  *
  * The temporary name is short and of its own making, so that a name that is as long as the filesystem allows can still be
  * written, and so that no reader of folders takes it for a checkpoint.
@@ -138,7 +138,9 @@ int hr_output_write(const struct hr_output *output, struct iovec *vectors, int v
         if (written == -EINTR || (written == -EAGAIN && stalls++ < HR_IO_RETRY_MAX))
             continue;
         if (written <= 0) {
-            int code = fail(err, written ? (int)written : -EIO, output->path, "writing");
+            int code = fail(err, written ? (int)written : -EIO, output->path,
+                            written == -EINVAL ? "writing; a filesystem that takes bytes in order only wants one thread"
+                                               : "writing");
             if (err)
                 err->offset = offset;
             return code;
@@ -164,7 +166,8 @@ int hr_output_publish(struct hr_output *output, struct hr_error *err)
     assert(output->temporary && output->fd == -1);
     int error = hr_sys->rename(output->temporary, output->path);
     if (error)
-        return fail(err, error, output->path, "renaming the finished file into place");
+        return fail(err, error, output->path,
+                    "renaming the finished file into place; where the filesystem cannot, write elsewhere and copy");
     hr_free(output->temporary);
     output->temporary = NULL;
     return 0;

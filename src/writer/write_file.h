@@ -1,5 +1,5 @@
 /*
-* write_file.h: one file that comes into being under another name in its folder and is renamed into place when it is whole.
+ * write_file.h: one file that comes into being under another name in its folder and is renamed into place when it is whole.
  * It knows no tensor. An output belongs to one thread at a time, but for hr_output_write, which any threads may call.
  */
 #ifndef HR_WRITER_WRITE_FILE_H

@@ -41,7 +41,7 @@ void write_scene_add(struct write_scene *scene, const char *name, uint32_t dtype
 void write_scene_fill(struct write_scene *scene)
 {
     static const uint64_t none[] = {3, 0}, odd[] = {7, 11, 13}, even[] = {16, 64}, pages[] = {3, 4096};
-    static const uint64_t large[] = {9, 1, 300007};
+    static const uint64_t large[] = {5, 1, 300007};
     memset(scene, 0, sizeof *scene);
     write_scene_add(scene, "layers.1.weight", HR_DTYPE_BF16, 3, odd);
     write_scene_add(scene, "a\"quoted\\name\n\xc3\xa9\x01", HR_DTYPE_F32, 2, even);

@@ -231,14 +231,13 @@ static int shard_scenario(void *context, struct hr_error *err)
 
 static void test_faults(void **state)
 {
-    static const int errors[] = {0, ENOSPC, EINTR, EOPNOTSUPP};
+    static const int errors[] = {0, 0, ENOSPC, EINTR, EOPNOTSUPP};
     const char *folder = test_path("faults"), *path = test_path("faults/f.safetensors");
     (void)state;
-    for (int is_new = 0; is_new < 2; is_new++)
-        for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
-            struct fault_case tested = {path, folder, 0, is_new};
-            assert_true(faults_sweep(FAULT_ALL, errors[i], write_scenario, &tested) > 20);
-        }
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        struct fault_case tested = {path, folder, 0, i % 2 == 0};
+        assert_true(faults_sweep(FAULT_ALL, errors[i], write_scenario, &tested) > 20);
+    }
 }
 
 static void test_shard_faults(void **state)
@@ -309,8 +308,53 @@ static void test_narrow_writes(void **state)
     hr_sys = &narrow_table;
     write_ok(test_path("narrow.safetensors"));
     hr_sys = &hr_sys_real;
-    assert_true(narrow_count > 100);
+    assert_true(narrow_count > 60);
     write_scene_check(&scene, test_path("narrow.safetensors"));
+}
+
+/* A filesystem that takes bytes in their order only, and one that cannot rename: what to do stands in the error. */
+static uint64_t sequential_offset;
+
+static ssize_t sequential_pwritev(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+{
+    if (offset != sequential_offset)
+        return -EINVAL;
+    ssize_t written = hr_sys_real.pwritev(fd, vectors, vector_count, offset);
+    sequential_offset = offset + (uint64_t)written;
+    return written;
+}
+
+static int rename_not(const char *from, const char *to)
+{
+    (void)from, (void)to;
+    return -EPERM;
+}
+
+static void test_odd_filesystems(void **state)
+{
+    struct hr_write_options options = {.size = sizeof options, .thread_count = 1};
+    const char *path = test_path("odd/o.safetensors");
+    struct hr_writer *writer = NULL;
+    struct hr_error err = {0};
+    (void)state;
+    narrow_table = hr_sys_real;
+    narrow_table.pwritev = sequential_pwritev;
+    narrow_table.allocate = allocate_not;
+    hr_sys = &narrow_table;
+    sequential_offset = 0;
+    assert_int_equal(hr_write(path, scene.tensors, scene.sources, scene.count, &options, &err), 0);
+    sequential_offset = 0;
+    assert_int_equal(hr_writer_new(path, scene.tensors, scene.count, &options, &writer, &err), 0);
+    assert_int_equal(hr_writer_put(writer, 0, &scene.sources[0], &err), HR_EIO_ERROR);
+    assert_non_null(strstr(err.message, "one thread"));
+    hr_writer_free(writer);
+    narrow_table = hr_sys_real;
+    narrow_table.rename = rename_not;
+    unlink(path);
+    assert_int_equal(hr_write(path, scene.tensors, scene.sources, scene.count, &options, &err), HR_EIO_ERROR);
+    assert_non_null(strstr(err.message, "copy"));
+    hr_sys = &hr_sys_real;
+    assert_int_equal(folder_entry_count(test_path("odd")), 0);
 }
 
 /* In a namespace of its own: the status of the child. */
@@ -486,11 +530,14 @@ static void test_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes),        cmocka_unit_test(test_mapped),      cmocka_unit_test(test_onto_itself),
-        cmocka_unit_test(test_links),        cmocka_unit_test(test_bad_targets), cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_shard_faults), cmocka_unit_test(test_put_again),   cmocka_unit_test(test_narrow_writes),
-        cmocka_unit_test(test_full_disk),    cmocka_unit_test(test_freed_early), cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_progress),     cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_modes),         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_onto_itself),   cmocka_unit_test(test_links),
+        cmocka_unit_test(test_bad_targets),   cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_shard_faults),  cmocka_unit_test(test_put_again),
+        cmocka_unit_test(test_narrow_writes), cmocka_unit_test(test_odd_filesystems),
+        cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_freed_early),
+        cmocka_unit_test(test_fork),          cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
