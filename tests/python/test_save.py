@@ -3,6 +3,7 @@
 import array
 import json
 import os
+import signal
 import threading
 import time
 
@@ -333,6 +334,21 @@ def test_other_threads_run(tmp_path):
     thread.join()
     assert ticks > 5
     (tmp_path / "big").unlink()
+
+
+def test_ctrl_c(tmp_path):
+    """It ends the call, and leaves nothing but a whole file, should that have been ready."""
+    big = numpy.zeros(600_000_000, "uint8")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which is not there in a shell's background
+    try:
+        threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            headrace.save_file({"big": big}, tmp_path / "big", sync=False, threads=1)
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    left = os.listdir(tmp_path)
+    assert left == [] or (left == ["big"] and headrace.open(tmp_path / "big")["big"].nbytes == big.nbytes)
 
 
 def test_at_once(tmp_path):
