@@ -11,6 +11,7 @@ header    the safetensors package must be in the Python that runs this
 python    headrace must be there
 host      host memory
 convert   conversions of dtypes on one core against memcpy
+write     host memory to a file, on the disk of --scratch
 cold      files that the page cache does not hold, from the drive to host memory and to a GPU where there is one; so is
           cold-half, where it holds half or all of them. --seconds bounds the loads of each (0: --pairs alone do)
 cold-peers  what the same costs the processor with the safetensors package
@@ -50,8 +51,12 @@ def run_convert(options: argparse.Namespace, folder: Path) -> dict:
     return run_json([options.build / "bench_convert", "--pairs", options.pairs], folder)
 
 
-SECTIONS = {"header": run_header, "python": run_python, "host": run_host, "convert": run_convert, **run_cold.SECTIONS,
-            **run_gpu.SECTIONS}
+def run_write(options: argparse.Namespace, folder: Path) -> dict:
+    return run_json([options.build / "bench_write", "--gib", options.gib, "--pairs", options.pairs, folder], folder)
+
+
+SECTIONS = {"header": run_header, "python": run_python, "host": run_host, "convert": run_convert, "write": run_write,
+            **run_cold.SECTIONS, **run_gpu.SECTIONS}
 
 
 def chosen_sections(only: list[str] | None, joins: bool) -> list[str]:

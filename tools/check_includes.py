@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "src/device": {"base", "convert", "topo"},
     "src/engine": {"base", "format", "catalog", "convert", "plan", "io", "topo", "device"},
     "src/probe": {"base", "io", "device"},
+    "src/writer": {"base", "format", "device"},
     "src": {"base", "format", "catalog", "convert", "plan", "io", "topo", "device", "engine"},
     "bench": {"convert"},  # which has no public entry of its own
 }

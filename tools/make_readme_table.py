@@ -166,9 +166,17 @@ def bitwise_rows(bitwise: dict) -> list[list[str]]:
              f"{count - bitwise['different']} the same", "", "", "", f"{count} comparisons"]]
 
 
+def write_rows(write: dict) -> list[list[str]]:
+    what = f"{write['bytes'] / 1e9:.1f} GB, {write['tensors']} tensors, host memory to a file on the disk, by "
+    return [[what + f"{write['threads']} threads", f"{number(write['headrace_gb_s'])} GB/s",
+             f"bare `pwrite`: {number(write['ruler_gb_s'])} GB/s", number(write["ratio_median"]),
+             spread(write["ratio_min"], write["ratio_max"]), f"{write['pairs']} pairs"]]
+
+
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
         "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
         "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows, "host": host_rows,
+        "write": write_rows,
         "header": header_rows, "python": python_rows}
 
 

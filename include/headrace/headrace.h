@@ -637,6 +637,104 @@ HR_API int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint
                             const struct hr_item *items, size_t item_count, const struct hr_load_options *options,
                             uint32_t format, char **ret_text, struct hr_error *err);
 
+/* ----------------------------------------------------------------------------------------- writing */
+
+/* A pair of __metadata__. UTF-8; sizes are bytes, and texts need no final NUL. */
+struct hr_metadata {
+    const char *key;
+    size_t key_size;
+    const char *value;
+    size_t value_size;
+};
+
+/* The content of a tensor that is to be written: at least as many bytes as dtype and shape say. */
+struct hr_source {
+    size_t size;            /* of this struct */
+    const void *data;       /* the first element; may be NULL for a tensor without bytes. On a GPU a device address */
+    const int64_t *strides; /* bytes, one per dimension, host memory and whole-byte dtypes only; NULL: compact */
+    uint32_t device_index;  /* into the options' devices */
+    uint32_t reserved;
+};
+
+struct hr_write_options {
+    size_t size;                        /* of this struct */
+    const struct hr_metadata *metadata; /* written in this order, into every file; NULL: none */
+    size_t metadata_count;
+    /*
+     * 0: the layout of the reference writer, byte for byte. A power of two from 8 to 1 MiB: the data section begins on a
+     * multiple of it, by blanks at the end of the header, and tensors whose size is a multiple of it come first, so that
+     * each of them begins on one too.
+     */
+    uint64_t align;
+    /*
+     * 0: one file. Else most bytes of tensors in a file: tensors fill files in the order in which they are given, and one
+     * that is larger has a file of its own. What fits one file is one file of the name that was given; else NAME.safetensors
+     * becomes NAME-00001-of-00003.safetensors and so on, and NAME.safetensors.index.json.
+     */
+    uint64_t shard_bytes;
+    const char *const *devices; /* names as of hr_device_find(); NULL with a count of 0: { "cpu" }. At most 64 */
+    size_t device_count;
+    uint32_t thread_count; /* hr_write: threads, at most 128; 0: the cores this process may use, at most 8 */
+    uint32_t no_sync;      /* not 0: does not wait for storage; after a power failure the file may be empty */
+    void *progress_context;
+    /* hr_write: called on the calling thread about every 100 ms; items are tensors. Not 0 cancels. NULL: none. */
+    int (*progress)(void *context, const struct hr_progress *progress);
+};
+
+/*
+ * Writes a checkpoint as it comes, tensor by tensor, in any order. What is written lies in files of other names in the
+ * folder of `path` until hr_writer_finish() renames them; so whoever opens `path` sees the old file or the whole new one,
+ * and who has the old one mapped or open keeps it. A file that is replaced leaves its permissions to the new one; else
+ * they are what the umask says. A symbolic link is replaced, not followed. Other files stay: an index or shards of an
+ * earlier checkpoint of another number of files are the caller's to remove.
+ */
+struct hr_writer;
+
+/*
+ * Of `tensors` name, dtype, rank and shape are used; `tensors` and `options` (which may be NULL) are read during the call
+ * only. Checks everything, lays the files out, and creates the first one. Blocks on I/O. Thread-safe.
+ *
+ * HR_EINVALID_ARGUMENT (with the tensor) for a name that is __metadata__ or not UTF-8 and for no such dtype;
+ * HR_ENAME_HAS_NUL, HR_EDUPLICATE_TENSOR, HR_EDUPLICATE_KEY, HR_ERANK_TOO_LARGE, HR_EVALIDATION_OVERFLOW,
+ * HR_EMISALIGNED_SLICE (sub-byte elements that do not fill bytes), HR_EHEADER_TOO_LARGE; HR_ENOT_A_REGULAR_FILE for a
+ * path that is something else; HR_EIO_ERROR, HR_EDEVICE_UNAVAILABLE.
+ * On success *ret_writer belongs to the caller, who frees it with hr_writer_free().
+ */
+HR_API int hr_writer_new(const char *path, const struct hr_tensor *tensors, size_t tensor_count,
+                         const struct hr_write_options *options, struct hr_writer **ret_writer, struct hr_error *err);
+/*
+ * Writes one tensor, each once; after a failure it may be put again. Any thread, several at once; blocks on I/O. From a
+ * GPU it goes through 4 MiB of pinned memory for each thread that is in here: two threads overlap copies and writes. Work
+ * that writes the memory must be done before the call.
+ */
+HR_API int hr_writer_put(struct hr_writer *writer, size_t tensor_index, const struct hr_source *source,
+                         struct hr_error *err);
+/*
+ * When all tensors were put: waits until they are on the storage, renames the files into place, then the index, and waits
+ * for the folder. Where a rename fails, no file of this checkpoint is left. Afterwards only hr_writer_free() is of use.
+ * HR_EINVALID_ARGUMENT names a tensor that was not put.
+ */
+HR_API int hr_writer_finish(struct hr_writer *writer, struct hr_error *err);
+/* The files as they will be named, without the index. NULL when out of range. Borrowed. Thread-safe, does not block. */
+HR_API size_t hr_writer_file_count(const struct hr_writer *writer);
+HR_API const char *hr_writer_path(const struct hr_writer *writer, size_t file_index);
+/* Without a finish before, removes what was written. NULL is allowed. In a forked child it frees memory only. */
+HR_API void hr_writer_free(struct hr_writer *writer);
+
+/*
+ * All of the above at once, from memory: source i is tensor i's. Threads of its own write blocks of a few MiB. Blocks until
+ * the files are in place; after a failure nothing is left. HR_ECANCELLED when `progress` said so. Thread-safe.
+ */
+HR_API int hr_write(const char *path, const struct hr_tensor *tensors, const struct hr_source *sources,
+                    size_t tensor_count, const struct hr_write_options *options, struct hr_error *err);
+/*
+ * The same into memory: the bytes that the one file would have. With `ret_bytes` NULL only says how many in *ret_size;
+ * else HR_EINVALID_ARGUMENT when `capacity` is less. Of the options shard_bytes must be 0. Thread-safe.
+ */
+HR_API int hr_serialize(const struct hr_tensor *tensors, const struct hr_source *sources, size_t tensor_count,
+                        const struct hr_write_options *options, void *ret_bytes, uint64_t capacity, uint64_t *ret_size,
+                        struct hr_error *err);
+
 /* ------------------------------------------------------------------------------------- the machine */
 
 /* Something that this library can use here, or why it cannot. */

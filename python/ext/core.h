@@ -73,5 +73,6 @@ PyObject *core_from_table(PyObject *module, PyObject *arguments);
 PyObject *core_device_find(PyObject *module, PyObject *name);
 PyObject *core_storage(PyObject *module, PyObject *path);
 PyObject *core_probe(PyObject *module, PyObject *arguments);
+PyObject *core_write(PyObject *module, PyObject *arguments);
 
 #endif

@@ -172,6 +172,10 @@ static PyMethodDef core_functions[] = {
      "storage($module, path, /)\n--\n\nHow the storage of a checkpoint would be read past the page cache, a str."},
     {"probe", core_probe, METH_VARARGS,
      "probe(device, path, thread_count, budget_ns, /)\n--\n\nMeasures the machine's ceilings, a dict."},
+    {"write", core_write, METH_VARARGS,
+     "write(path, rows, metadata, devices, align, shard_bytes, thread_count, no_sync, /)\n--\n\n"
+     "Writes a checkpoint, or with path None returns its bytes; rows are (name, dtype's code, shape, an address or an "
+     "object with a buffer, bytes, index of the device)."},
     {"route_find", route_find, METH_O, "route_find(name, /)\n--\n\nThe route of this name, or -1."},
     {NULL, NULL, 0, NULL},
 };

@@ -5,9 +5,10 @@
     with headrace.open("model-folder") as checkpoint:
         tensors = checkpoint.load(framework="torch", device="cuda:0")
 
-open(), load(), stream(), start() take a file, a list, a folder, an index or a hub id of the local cache; safe_open()
-and the modules headrace.torch, headrace.numpy and headrace.jax are drop-ins for those of the safetensors package, and
-headrace.cupy is like them. One INFO line a load goes to the logger "headrace". Any thread may call everything.
+open(), load(), stream(), start() take a file, a list, a folder, an index or a hub id of the local cache; save_file()
+writes what they read; safe_open() and the modules headrace.torch, headrace.numpy and headrace.jax are drop-ins for
+those of the safetensors package, and headrace.cupy is like them. One INFO line a load goes to the logger "headrace".
+Any thread may call everything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ._job import Job, Stats
 from ._options import Loader, release
 from ._probe import Limits, probe, storage
 from ._safe_open import safe_open
+from ._save import save, save_file
 from ._slices import Pick, Shard, pick, shard
 from ._table import Extent, from_table
 from .errors import HeadraceError
@@ -53,6 +55,8 @@ __all__ = [
     "probe",
     "release",
     "safe_open",
+    "save",
+    "save_file",
     "shard",
     "start",
     "storage",

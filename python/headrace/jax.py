@@ -1,14 +1,15 @@
-"""JAX: load_file() and load() with the behaviour of safetensors.flax, but that 64-bit tensors are refused while
-jax_enable_x64 is off, where they would lose half of their bits."""
+"""JAX: load_file(), load(), save_file() and save() with the behaviour of safetensors.flax, but that 64-bit tensors are
+refused while jax_enable_x64 is off, where they would lose half of their bits."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Union
 
 import jax as _jax
 import jax.numpy as _jnp
 
-from . import _api, _files
+from . import _api, _files, _save
 from . import numpy as _ours
 
 
@@ -24,3 +25,21 @@ def load_file(filename: _files.Filename, device: Any = "cpu") -> dict[str, _jax.
 def load(data: bytes) -> dict[str, _jax.Array]:
     """Loads a safetensors file that is given as bytes. Errors as load_file()."""
     return {name: _jnp.asarray(array) for name, array in _ours.load(data).items()}
+
+
+def save_file(
+    tensors: Mapping[str, _jax.Array],
+    filename: _files.Filename,
+    metadata: Union[Mapping[str, str], None] = None,
+    *,
+    align: Union[int, None] = None,
+    shard_size: Union[int, str, None] = None,
+) -> None:
+    """Writes arrays into a safetensors file; those that are spread over devices are gathered in host memory before. See
+    headrace.save_file(), also for the errors."""
+    _save.save_file(tensors, filename, metadata, align=align, shard_size=shard_size)
+
+
+def save(tensors: Mapping[str, _jax.Array], metadata: Union[Mapping[str, str], None] = None) -> bytes:
+    """The bytes that save_file() would write."""
+    return _save.save(tensors, metadata)

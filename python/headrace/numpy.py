@@ -1,11 +1,15 @@
-"""numpy: load_file() and load() with the behaviour of safetensors.numpy; BF16 and F8 through ml_dtypes."""
+"""numpy: load_file(), load(), save_file() and save() with the behaviour of safetensors.numpy; BF16 and F8 through
+ml_dtypes."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Union
 
 import numpy as _numpy
 import numpy.typing as _typing
 
-from . import _dtypes, _files, errors
+from . import _dtypes, _files, _save, errors
 
 Array = _typing.NDArray[_numpy.generic]
 
@@ -30,3 +34,21 @@ def load(data: bytes) -> dict[str, Array]:
             raise errors.make("Unsupported", f"tensor '{name}': {_dtypes.numpy_reason(dtype)}", tensor=name)
         arrays[name] = _numpy.ndarray(shape, kind, data, offset).copy()
     return arrays
+
+
+def save_file(
+    tensor_dict: Mapping[str, Array],
+    filename: _files.Filename,
+    metadata: Union[Mapping[str, str], None] = None,
+    *,
+    align: Union[int, None] = None,
+    shard_size: Union[int, str, None] = None,
+) -> None:
+    """Writes arrays into a safetensors file. One that is not contiguous is written in the order of its elements. See
+    headrace.save_file(), also for the errors."""
+    _save.save_file(tensor_dict, filename, metadata, align=align, shard_size=shard_size)
+
+
+def save(tensor_dict: Mapping[str, Array], metadata: Union[Mapping[str, str], None] = None) -> bytes:
+    """The bytes that save_file() would write."""
+    return _save.save(tensor_dict, metadata)

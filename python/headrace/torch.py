@@ -1,4 +1,5 @@
-"""PyTorch: load_file() and load() with the behaviour of safetensors.torch; warm_up() for its allocator on GPUs."""
+"""PyTorch: load_file(), load(), save_file(), save(), save_model() and load_model() with the behaviour of
+safetensors.torch; warm_up() for its allocator on GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from typing import Any, Union
 
 import torch as _torch
 
-from . import _api, _devices, _dtypes, _files, _hub, _into, _request, _warm_up, errors
+from . import _api, _devices, _dtypes, _files, _hub, _into, _request, _save, _shared, _warm_up, errors
+
+Metadata = Union[Mapping[str, str], None]
 
 
 def load_file(
@@ -33,6 +36,92 @@ def load(data: bytes) -> dict[str, _torch.Tensor]:
     """Loads a safetensors file that is given as bytes. Every tensor has memory of its own. Errors as load_file()."""
     core = _files.open_bytes(data)
     return {name: _tensor(data, *core.info(index)) for index, name in enumerate(core.names())}
+
+
+def save_file(
+    tensors: Mapping[str, _torch.Tensor],
+    filename: _files.Filename,
+    metadata: Metadata = None,
+    *,
+    align: Union[int, None] = None,
+    shard_size: Union[int, str, None] = None,
+) -> None:
+    """Writes tensors into a safetensors file, from GPUs without a copy of them in host memory. F4 tensors are
+    float4_e2m1fn_x2, whose last dimension the format counts twice.
+
+    Raises ValueError for what is no strided, contiguous tensor, RuntimeError for tensors that share memory, for which
+    there is save_model(); else as headrace.save_file().
+    """
+    _check(tensors)
+    _save.save_file(tensors, filename, metadata, align=align, shard_size=shard_size)
+
+
+def save(tensors: Mapping[str, _torch.Tensor], metadata: Metadata = None) -> bytes:
+    """The bytes that save_file() would write."""
+    _check(tensors)
+    return _save.save(tensors, metadata)
+
+
+def _check(tensors: Mapping[str, _torch.Tensor]) -> None:
+    if not isinstance(tensors, Mapping):
+        raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, _torch.Tensor):
+            raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(tensor)}")
+
+
+def save_model(
+    model: _torch.nn.Module, filename: _files.Filename, metadata: Metadata = None, force_contiguous: bool = True
+) -> None:
+    """Writes a model's state; of tensors that share memory one is written, and the metadata has {name of each other:
+    name of that one}, unless it has such a key. With `force_contiguous` others are copied to be contiguous.
+
+    Raises RuntimeError when none of the tensors that share memory covers all of it; else as save_file().
+    """
+    state = model.state_dict()
+    kept = dict(metadata) if metadata is not None else {}
+    for name, others in _shared.duplicates(_torch, state).items():
+        for other in others:
+            kept.setdefault(other, name)
+            del state[other]
+    if force_contiguous:
+        state = {name: tensor.contiguous() for name, tensor in state.items()}
+    try:
+        save_file(state, filename, kept if metadata is not None or kept else None)
+    except ValueError as error:
+        if force_contiguous or isinstance(error, errors.HeadraceError):
+            raise
+        hint = " Or use save_model(..., force_contiguous=True), read the docs for potential caveats."
+        raise ValueError(str(error) + hint) from None
+
+
+def load_model(
+    model: _torch.nn.Module,
+    filename: _files.Filename,
+    strict: bool = True,
+    device: Union[str, int] = "cpu",
+    *,
+    backend: str = "mmap",
+) -> tuple[set[str], list[str]]:
+    """Loads a file that save_model() wrote into a model. Returns the names that the file lacks and those that the model
+    lacks; with `strict` there must be none, else it is a RuntimeError. Errors of reading as load_file()."""
+    state = load_file(filename, device, backend=backend)
+    dropped = _shared.duplicates(_torch, model.state_dict(), state)
+    result = model.load_state_dict(state, strict=False)
+    missing, unexpected = set(result.missing_keys), list(result.unexpected_keys)
+    for other in (name for others in dropped.values() for name in others):
+        if other in missing:
+            missing.remove(other)
+        else:
+            unexpected.append(other)
+    if strict and (missing or unexpected):
+        lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
+        for what, names in (("Missing", missing), ("Unexpected", unexpected)):
+            if names:
+                listed = ", ".join(f'"{name}"' for name in sorted(names))
+                lines.append(f"    {what} key(s) in state_dict: {listed}")
+        raise RuntimeError("\n".join(lines))
+    return missing, unexpected
 
 
 def warm_up(

@@ -168,4 +168,14 @@
 #define HR_GDS_PAGE_BYTES (64u << 10)
 #define HR_GDS_FILES_MAX 32u
 
+/*
+ * Blocks in which files are written, on a grid of the file, and of the buffers through which memory of GPUs goes: large
+ * enough for the disk and the copy engine, small enough to stay in the processor's cache between the two.
+ */
+#define HR_WRITE_BLOCK_BYTES (4u << 20)
+/* Threads that write, unless told otherwise: they share one file's lock, and what drives take is reached early. */
+#define HR_WRITE_THREAD_DEFAULT_MAX 8
+/* What a header may be padded to: more would be blanks that every reader has to look at. */
+#define HR_WRITE_ALIGN_MAX (1u << 20)
+
 #endif

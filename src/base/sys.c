@@ -10,6 +10,7 @@
 #include <liburing.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -94,6 +95,44 @@ static ssize_t real_preadv(int fd, const struct iovec *vectors, int vector_count
     ssize_t size = flags ? syscall(SYS_preadv2, fd, vectors, (long)vector_count, (long)offset, 0L, (long)flags)
                          : preadv(fd, vectors, vector_count, (off_t)offset);
     return size < 0 ? -errno : size;
+}
+
+static int real_create(const char *path, unsigned mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
+    return fd < 0 ? -errno : fd;
+}
+
+static ssize_t real_pwritev(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+{
+    ssize_t size = pwritev(fd, vectors, vector_count, (off_t)offset);
+    return size < 0 ? -errno : size;
+}
+
+/* Not posix_fallocate(3), which writes every block where the filesystem cannot allocate. */
+static int real_allocate(int fd, uint64_t size)
+{
+    return fallocate(fd, 0, 0, (off_t)size) ? -errno : 0;
+}
+
+static int real_set_mode(int fd, unsigned mode)
+{
+    return fchmod(fd, (mode_t)mode) ? -errno : 0;
+}
+
+static int real_sync(int fd)
+{
+    return fsync(fd) ? -errno : 0;
+}
+
+static int real_rename(const char *from, const char *to)
+{
+    return rename(from, to) ? -errno : 0;
+}
+
+static int real_unlink(const char *path)
+{
+    return unlink(path) ? -errno : 0;
 }
 
 static int real_fadvise(int fd, uint64_t offset, uint64_t size, int advice)
@@ -313,6 +352,13 @@ const struct hr_sys hr_sys_real = {
     .stat = real_stat,
     .link_read = real_link_read,
     .preadv = real_preadv,
+    .create = real_create,
+    .pwritev = real_pwritev,
+    .allocate = real_allocate,
+    .set_mode = real_set_mode,
+    .sync = real_sync,
+    .rename = real_rename,
+    .unlink = real_unlink,
     .fadvise = real_fadvise,
     .fs_type = real_fs_type,
     .direct_alignment = real_direct_alignment,

@@ -45,6 +45,14 @@ struct hr_sys {
     ssize_t (*link_read)(const char *path, char *ret_target, size_t capacity); /* bytes; not NUL-terminated */
     /* `flags`: RWF_*; a kernel that does not know one says -EOPNOTSUPP, one without flags at all -ENOSYS */
     ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags);
+    /* a new file for writing, which must not exist; `mode` is subject to the umask */
+    int (*create)(const char *path, unsigned mode);
+    ssize_t (*pwritev)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset);
+    int (*allocate)(int fd, uint64_t size); /* disk space for the first `size` bytes, which become the file's size */
+    int (*set_mode)(int fd, unsigned mode); /* past the umask */
+    int (*sync)(int fd);                    /* of a file or a folder, onto the storage */
+    int (*rename)(const char *from, const char *to);
+    int (*unlink)(const char *path);
     int (*fadvise)(int fd, uint64_t offset, uint64_t size, int advice); /* size 0: to the end of the file */
     int (*fs_type)(int fd, uint32_t *ret_magic);                        /* the filesystem's number, see statfs(2) */
     /* by statx(2); -ENODATA where the kernel (Linux 6.1 does) or the filesystem does not tell */

@@ -12,7 +12,8 @@ VERBS = ["check", "diff", "doctor", "hash", "load", "ls", "plan", "probe"]
 # Members that are no options, and options that say what is asked for, not how it is done.
 NOT_MEMBERS = {"size", "reserved", "reserved_tail"}
 NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--shard", "--repeat", "--budget", "--no-save"}
-NOT_ARGUMENTS = {"self", "names", "slices", "shard", "rank", "world", "dtype", "into", "loader", "source", "revision"}
+NOT_ARGUMENTS = {"self", "names", "slices", "shard", "rank", "world", "dtype", "into", "loader", "source", "revision",
+                 "tensors", "path"}
 MEMBER = re.compile(r"(\w+)(?:\)\([^)]*\))?;")
 
 
@@ -50,7 +51,7 @@ def members_of(header: str, struct: str) -> set[str]:
     return set(MEMBER.findall(re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL))) - NOT_MEMBERS
 
 
-@pytest.mark.parametrize("struct", ["hr_open_options", "hr_loader_options", "hr_load_options"])
+@pytest.mark.parametrize("struct", ["hr_open_options", "hr_loader_options", "hr_load_options", "hr_write_options"])
 def test_members(root, rows, struct):
     listed = names_in([row["c"] for row in rows if row["struct"] == struct])
     assert len(listed) == len(set(listed))
@@ -72,7 +73,7 @@ def arguments_of(function) -> set[str]:
 def test_python(rows):
     headrace = pytest.importorskip("headrace")
     functions = {"open": headrace.open, "start": headrace.Checkpoint.start, "Loader": headrace.Loader.__init__,
-                 "begin": headrace.begin}
+                 "begin": headrace.begin, "save_file": headrace.save_file}
     listed = {name: set() for name in functions}
     for text in names_in([row["python"] for row in rows]):
         name, argument = re.fullmatch(r"(\w+)\((\w+)=\)", text).groups()
@@ -96,6 +97,8 @@ DEFAULTS = {"hr_loader_options.thread_count": ["HR_READER_DEFAULT_MAX", "HR_READ
             "hr_loader_options.chunk_bytes": ["HR_CHUNK_BYTES_DEFAULT", "HR_CHUNK_BYTES_MIN", "HR_CHUNK_BYTES_MAX"],
             "hr_loader_options.queue_depth": ["HR_QUEUE_DEPTH_DEFAULT", "HR_QUEUE_DEPTH_MAX"],
             "hr_loader_options.arena_bytes": ["HR_ARENA_BYTES_DEFAULT"],
+            "hr_write_options.thread_count": ["HR_WRITE_THREAD_DEFAULT_MAX", "HR_READER_MAX"],
+            "hr_write_options.align": ["HR_WRITE_ALIGN_MAX"],
             "hr_open_options.thread_count": ["HR_OPEN_THREAD_DEFAULT"]}
 
 

@@ -29,8 +29,8 @@ static atomic_ulong fail_classes, fail_first, fail_last, fail_seen, fail_fired;
 static atomic_int fail_error;
 static atomic_long live_allocations, live_mapping_bytes, live_descriptors, live_dirs, live_rings, live_threads;
 
-static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO,  EIO,
-                                                      EIO,    EAGAIN, ENOMEM, EIO, EPERM};
+static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO,   EIO,
+                                                      EIO,    EAGAIN, ENOMEM, EIO, EPERM, EIO};
 
 /* 0, or the errno that this call has to fail with. */
 static int must_fail(enum fault_class class)
@@ -140,6 +140,44 @@ static ssize_t faulty_preadv(int fd, const struct iovec *vectors, int vector_cou
 {
     int error = must_fail(FAULT_READ);
     return error ? -error : below->preadv(fd, vectors, vector_count, offset, flags);
+}
+
+static int faulty_create(const char *path, unsigned mode)
+{
+    int error = must_fail(FAULT_WRITE);
+    int fd = error ? -error : below->create(path, mode);
+    atomic_fetch_add(&live_descriptors, fd >= 0);
+    return fd;
+}
+
+static ssize_t faulty_pwritev(int fd, const struct iovec *vectors, int vector_count, uint64_t offset)
+{
+    int error = must_fail(FAULT_WRITE);
+    return error ? -error : below->pwritev(fd, vectors, vector_count, offset);
+}
+
+static int faulty_allocate(int fd, uint64_t size)
+{
+    int error = must_fail(FAULT_WRITE);
+    return error ? -error : below->allocate(fd, size);
+}
+
+static int faulty_set_mode(int fd, unsigned mode)
+{
+    int error = must_fail(FAULT_WRITE);
+    return error ? -error : below->set_mode(fd, mode);
+}
+
+static int faulty_sync(int fd)
+{
+    int error = must_fail(FAULT_WRITE);
+    return error ? -error : below->sync(fd);
+}
+
+static int faulty_rename(const char *from, const char *to)
+{
+    int error = must_fail(FAULT_WRITE);
+    return error ? -error : below->rename(from, to);
 }
 
 static int faulty_fadvise(int fd, uint64_t offset, uint64_t size, int advice)
@@ -299,6 +337,12 @@ void faults_install(void)
     table.fstat = faulty_fstat;
     table.stat = faulty_stat;
     table.preadv = faulty_preadv;
+    table.create = faulty_create;
+    table.pwritev = faulty_pwritev;
+    table.allocate = faulty_allocate;
+    table.set_mode = faulty_set_mode;
+    table.sync = faulty_sync;
+    table.rename = faulty_rename;
     table.cachestat = faulty_cachestat;
     table.fadvise = faulty_fadvise;
     table.fs_type = faulty_fs_type;

@@ -20,8 +20,9 @@ enum fault_class {
     FAULT_RING = 1 << 8,   /* ring_init, ring_submit, ring_wait */
     FAULT_ADVICE = 1 << 9, /* fadvise */
     FAULT_BIND = 1 << 10,  /* affinity_get, affinity_set, memory_prefer */
-    FAULT_CLASS_COUNT = 11,
-    FAULT_ALL = (1 << 11) - 1
+    FAULT_WRITE = 1 << 11, /* create, pwritev, allocate, set_mode, sync, rename; unlink never fails */
+    FAULT_CLASS_COUNT = 12,
+    FAULT_ALL = (1 << 12) - 1
 };
 
 /* What was made and not given back since faults_install. */
