@@ -201,7 +201,7 @@ def test_load_names_the_slowest_ceiling(tmp_path, model):
     assert prediction(model, env)[0]["ceiling"] == "page_cache_fresh"
     lines = run("load", "--device", "cpu", model, env=env).stdout.splitlines()
     assert lines[4] == (f"predicted   0.067109 s by page_cache_fresh, 0.500 GB/s, measured {found['date']}, 3 days ago")
-    assert lines[7].startswith("of ceiling  ") and lines[6].endswith(" %")
+    assert lines[7].startswith("of ceiling  ") and lines[7].endswith(" %")
 
 
 def test_a_window_and_slices_need_less(tmp_path, model):
