@@ -424,9 +424,8 @@ struct hr_group {
     void (*free)(void *context, void *memory);
     /* Host memory: all-gather of `bytes` per rank. Blocks. */
     int (*exchange)(void *context, const void *send, void *receive, uint64_t bytes);
-    /* The next three: memory of `alloc`. `bytes` of each rank, in their order, into `receive` on all. */
+    /* The next two: memory of `alloc`. `bytes` of each rank, in their order, into `receive` on all. */
     int (*all_gather)(void *context, const void *send, void *receive, uint64_t bytes);
-    int (*broadcast)(void *context, void *memory, uint64_t bytes, uint32_t root);
     /* `send` of the root: `bytes` for each rank, in their order; of the others: NULL. */
     int (*scatter)(void *context, const void *send, void *receive, uint64_t bytes, uint32_t root);
     /*
