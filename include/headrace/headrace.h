@@ -170,7 +170,7 @@ struct hr_tensor {
 struct hr_file {
     const char *path;     /* as it was opened */
     uint64_t size;        /* bytes */
-    uint64_t data_offset; /* where the data section starts: 8 + the header's length */
+    uint64_t data_offset; /* where the data section starts: 8 + the header's length; 0 of a caller's table */
     size_t tensor_first;  /* index of its first tensor */
     size_t tensor_count;
 };
@@ -200,6 +200,32 @@ struct hr_open_options {
  */
 HR_API int hr_checkpoint_open(const char *const *paths, size_t path_count, const struct hr_open_options *options,
                               struct hr_checkpoint **ret_checkpoint, struct hr_error *err);
+
+/* One tensor of a file of any format: contiguous bytes whose place the caller knows. */
+struct hr_extent {
+    size_t size;      /* of this struct */
+    const char *name; /* UTF-8 without NUL, `name_size` bytes, at least one; no NUL need follow */
+    size_t name_size;
+    uint32_t dtype;        /* enum hr_dtype; U8 for what has none of these, as quantized blocks */
+    uint32_t rank;         /* at most 64 */
+    const uint64_t *shape; /* `rank` extents, in elements; NULL for a scalar */
+    size_t file_index;     /* into `paths` */
+    uint64_t offset;       /* of the first byte, from the start of that file; any alignment */
+};
+
+/*
+ * A checkpoint of tensors that the caller describes (an array; each has `size` set), in regular files of any format,
+ * which are not parsed: the same loads, plans and errors as of one that was opened, without metadata. Extents may
+ * overlap and leave holes. They stand in the order of (file, offset, position given), so the caller finds them by name,
+ * with hr_checkpoint_find(). Everything is copied; identities of the files are those at this call.
+ * Errors name tensor, file and offset: HR_EINVALID_ARGUMENT (name, dtype, file index), HR_ENAME_HAS_NUL,
+ * HR_EDUPLICATE_TENSOR, HR_ERANK_TOO_LARGE, HR_EVALIDATION_OVERFLOW, HR_EMISALIGNED_SLICE,
+ * HR_EMETADATA_INCOMPLETE_BUFFER (past the end of the file), and those of opening files.
+ * Blocks while files are opened; their content is not read. Thread-safe. On success *ret_checkpoint belongs to the
+ * caller, who closes it with hr_checkpoint_close().
+ */
+HR_API int hr_checkpoint_from_table(const char *const *paths, size_t path_count, const struct hr_extent *extents,
+                                    size_t extent_count, struct hr_checkpoint **ret_checkpoint, struct hr_error *err);
 
 /*
  * Closes a checkpoint; NULL is allowed. Its loads must have been freed, finished or not. What it lent (tensors, files,

@@ -64,7 +64,12 @@ void core_take_turns(size_t index);
 PyObject *core_shape_tuple(const uint64_t *extents, size_t count, uint64_t divisor);
 
 extern PyType_Spec core_checkpoint_spec, core_loader_spec, core_load_spec, core_tensor_spec;
+/* The bytes of a list of bytes objects, borrowed; NULL with an exception. The array is the caller's, by free(). */
+const char **core_borrow_paths(PyObject *list, Py_ssize_t count);
+/* Takes the checkpoint over, also where it fails. */
+PyObject *core_checkpoint_object(struct core_state *state, struct hr_checkpoint *checkpoint);
 PyObject *core_open(PyObject *module, PyObject *arguments);
+PyObject *core_from_table(PyObject *module, PyObject *arguments);
 PyObject *core_device_find(PyObject *module, PyObject *name);
 PyObject *core_storage(PyObject *module, PyObject *path);
 PyObject *core_probe(PyObject *module, PyObject *arguments);

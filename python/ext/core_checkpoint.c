@@ -11,8 +11,7 @@ static struct hr_checkpoint *handle_of(PyObject *self)
     return ((struct checkpoint_object *)self)->checkpoint;
 }
 
-/* The bytes of a list of bytes objects, borrowed; NULL with an exception. The array is the caller's. */
-static const char **borrow_paths(PyObject *list, Py_ssize_t count)
+const char **core_borrow_paths(PyObject *list, Py_ssize_t count)
 {
     const char **paths = calloc((size_t)count + 1, sizeof *paths);
     if (paths == NULL) {
@@ -30,6 +29,17 @@ static const char **borrow_paths(PyObject *list, Py_ssize_t count)
     return paths;
 }
 
+PyObject *core_checkpoint_object(struct core_state *state, struct hr_checkpoint *checkpoint)
+{
+    allocfunc allocate = PyType_GetSlot(state->checkpoint_type, Py_tp_alloc);
+    PyObject *self = allocate(state->checkpoint_type, 0);
+    if (self == NULL)
+        hr_checkpoint_close(checkpoint);
+    else
+        ((struct checkpoint_object *)self)->checkpoint = checkpoint;
+    return self;
+}
+
 PyObject *core_open(PyObject *module, PyObject *arguments)
 {
     struct core_state *state = PyModule_GetState(module);
@@ -38,7 +48,7 @@ PyObject *core_open(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OIII", &list, &options.mode, &options.allow_trailing, &options.thread_count))
         return NULL;
     Py_ssize_t count = PyList_Size(list);
-    const char **paths = count < 0 ? NULL : borrow_paths(list, count);
+    const char **paths = count < 0 ? NULL : core_borrow_paths(list, count);
     if (paths == NULL)
         return NULL;
     struct hr_checkpoint *checkpoint;
@@ -48,13 +58,7 @@ PyObject *core_open(PyObject *module, PyObject *arguments)
     Py_END_ALLOW_THREADS free(paths);
     if (rc != 0)
         return core_raise(state, &err);
-    allocfunc allocate = PyType_GetSlot(state->checkpoint_type, Py_tp_alloc);
-    PyObject *self = allocate(state->checkpoint_type, 0);
-    if (self == NULL)
-        hr_checkpoint_close(checkpoint);
-    else
-        ((struct checkpoint_object *)self)->checkpoint = checkpoint;
-    return self;
+    return core_checkpoint_object(state, checkpoint);
 }
 
 static void checkpoint_dealloc(PyObject *self)
@@ -153,6 +157,14 @@ static PyObject *checkpoint_files(PyObject *self, PyObject *Py_UNUSED(ignored))
     return files;
 }
 
+static PyObject *checkpoint_nbytes(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    unsigned long long bytes = 0;
+    for (size_t i = 0; i < hr_checkpoint_count(handle_of(self)); i++)
+        bytes += hr_checkpoint_at(handle_of(self), i)->size;
+    return PyLong_FromUnsignedLongLong(bytes);
+}
+
 static PyObject *checkpoint_metadata(PyObject *self, PyObject *argument)
 {
     size_t file_index = PyLong_AsSize_t(argument);
@@ -195,6 +207,7 @@ static PyMethodDef checkpoint_methods[] = {
     {"info", checkpoint_info, METH_O, "info($self, index, /)\n--\n\n(name, dtype, shape, file index, offset, bytes)."},
     {"files", checkpoint_files, METH_NOARGS,
      "files($self, /)\n--\n\n[(path, size, data offset, first tensor, tensor count)]."},
+    {"nbytes", checkpoint_nbytes, METH_NOARGS, "nbytes($self, /)\n--\n\nBytes of all tensors."},
     {"metadata", checkpoint_metadata, METH_O, "metadata($self, file_index, /)\n--\n\nThe __metadata__ of a file."},
     {"warnings", checkpoint_warnings, METH_NOARGS, "warnings($self, /)\n--\n\nWhat is odd but allowed."},
     {NULL, NULL, 0, NULL},

@@ -157,6 +157,8 @@ static PyObject *route_find(PyObject *Py_UNUSED(module), PyObject *argument)
 static PyMethodDef core_functions[] = {
     {"open", core_open, METH_VARARGS,
      "open(paths, mode, allow_trailing, thread_count, /)\n--\n\nOpens a checkpoint; `paths` are bytes."},
+    {"from_table", core_from_table, METH_VARARGS,
+     "from_table(paths, rows, /)\n--\n\nA checkpoint of rows (name, dtype's code, shape, file index, offset)."},
     {"set_error_factory", set_error_factory, METH_O,
      "set_error_factory(factory, /)\n--\n\nRegisters what makes an exception from an error's fields."},
     {"after_fork", after_fork, METH_NOARGS,

@@ -23,6 +23,7 @@ from ._options import Loader, release
 from ._probe import Limits, probe, storage
 from ._request import Shard, shard
 from ._safe_open import safe_open
+from ._table import Extent, from_table
 from .errors import HeadraceError
 
 #: The same class as HeadraceError, under the name that the safetensors package has.
@@ -31,6 +32,7 @@ SafetensorError = HeadraceError
 __all__ = [
     "Beginning",
     "Checkpoint",
+    "Extent",
     "HeadraceError",
     "Job",
     "Limits",
@@ -43,6 +45,7 @@ __all__ = [
     "__version__",
     "begin",
     "errors",
+    "from_table",
     "load",
     "open",
     "probe",

@@ -40,6 +40,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
     def __init__(self, core: _core.Checkpoint, label: str) -> None:
         self._handle: _core.Checkpoint | None = core
         self._files = core.files()
+        self._nbytes = core.nbytes()
         self.label = label
         self.last_stats: Stats | None = None
 
@@ -90,7 +91,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(size - data_offset for _, size, data_offset, *_ in self._files)
+        return self._nbytes
 
     @property
     def warnings(self) -> list[str]:

@@ -10,11 +10,14 @@
 
 struct hr_catalog {
     struct hr_paths paths;     /* the files' names, and the index if there is one */
-    struct hr_header *headers; /* one per file; their tensors and hashes have moved into the checkpoint */
+    struct hr_header *headers; /* one per file, or none; their tensors and hashes have moved into the checkpoint */
     size_t header_count;
     struct hr_names names; /* from names to tensors of the whole checkpoint */
     uint64_t *hashes;      /* parallel to the checkpoint's tensors */
     char *warning;         /* or NULL */
+    /* of a table that the caller gave; it has no headers */
+    char *names_text;
+    uint64_t *shapes;
 };
 
 /* Moves the tensors of all shards into one table with one table of names. Refuses a name that two files have. */

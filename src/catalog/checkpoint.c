@@ -95,6 +95,8 @@ static void catalog_free(struct hr_catalog *catalog)
     hr_names_release(&catalog->names);
     hr_free(catalog->hashes);
     hr_free(catalog->warning);
+    hr_free(catalog->names_text);
+    hr_free(catalog->shapes);
     hr_paths_release(&catalog->paths);
     hr_free(catalog);
 }
@@ -124,7 +126,8 @@ const struct hr_tensor *hr_checkpoint_find(const struct hr_checkpoint *checkpoin
 {
     const struct hr_catalog *catalog = checkpoint->catalog;
     const struct hr_named array = {checkpoint->tensors, sizeof *checkpoint->tensors, catalog->hashes};
-    size_t found = name ? hr_names_find(&catalog->names, &array, name, name_size) : HR_NAMES_NONE;
+    int is_named = name && catalog->names.slots;
+    size_t found = is_named ? hr_names_find(&catalog->names, &array, name, name_size) : HR_NAMES_NONE;
     return found == HR_NAMES_NONE ? NULL : &checkpoint->tensors[found];
 }
 
@@ -153,8 +156,9 @@ int hr_checkpoint_metadata(const struct hr_checkpoint *checkpoint, size_t file_i
 {
     if (file_index >= checkpoint->file_count || !ret_key || !ret_key_size || !ret_value || !ret_value_size)
         return HR_EINVALID_ARGUMENT;
-    const struct hr_header *header = &checkpoint->catalog->headers[file_index];
-    if (index >= header->metadata_count)
+    const struct hr_catalog *catalog = checkpoint->catalog;
+    const struct hr_header *header = catalog->headers ? &catalog->headers[file_index] : NULL;
+    if (!header || index >= header->metadata_count)
         return HR_EEND;
     const struct hr_metadata_pair *pair = &header->metadata[index];
     *ret_key = pair->key;

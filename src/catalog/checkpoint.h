@@ -19,13 +19,23 @@ struct hr_identity {
 };
 
 struct hr_checkpoint {
-    struct hr_tensor *tensors; /* in file order, then by (offset, end, position in the header) */
+    /* in file order, then by (offset, end, position in the header or in the caller's table) */
+    struct hr_tensor *tensors;
     size_t tensor_count;
     struct hr_file *files;
     struct hr_identity *identities; /* one per file */
     size_t file_count;
     struct hr_catalog *catalog; /* what holds the names, the shapes, the metadata and the name table */
 };
+
+/*
+ * Byte ranges of an open checkpoint's files as tensors, tensor i for extent i whatever the order of offsets (so
+ * `tensor_first` and `tensor_count` of the files say nothing). Checks as hr_checkpoint_from_table(), but names may be
+ * NULL or equal: tensors are known by index, and hr_checkpoint_find() finds none. Touches no file: paths and identities
+ * are those of `of`, which may be closed afterwards. Time and memory are linear. Thread-safe. The caller closes it.
+ */
+int hr_checkpoint_extents(const struct hr_checkpoint *of, const struct hr_extent *extents, size_t extent_count,
+                          struct hr_checkpoint **ret_checkpoint, struct hr_error *err);
 
 void hr_identity_of(const struct stat *stat, struct hr_identity *ret_identity);
 

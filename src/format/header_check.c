@@ -8,6 +8,7 @@
 
 #include "base/sort.h"
 #include "base/sys.h"
+#include "format/tensor_size.h"
 
 static unsigned long long ull(uint64_t value)
 {
@@ -94,25 +95,6 @@ static int tensors_sort(struct hr_header_build *build)
     return names_build(build, &later, &earlier);
 }
 
-/* Bytes of a tensor by its shape and dtype. */
-static int tensor_size(const struct hr_header_build *build, const struct hr_tensor *tensor, uint64_t *ret_size)
-{
-    uint64_t elements = 1, bits;
-    for (uint32_t i = 0; i < tensor->rank; i++)
-        if (__builtin_mul_overflow(elements, tensor->shape[i], &elements))
-            return hr_fail_at(build->err, HR_EVALIDATION_OVERFLOW, name_offset(build, tensor),
-                              "the product of the shape overflows 64 bits at dimension %u", i);
-    if (__builtin_mul_overflow(elements, (uint64_t)hr_dtype_bits(tensor->dtype), &bits))
-        return hr_fail_at(build->err, HR_EVALIDATION_OVERFLOW, name_offset(build, tensor),
-                          "%llu elements of %s have more bits than 64 bits can count", ull(elements),
-                          hr_dtype_name(tensor->dtype));
-    if (bits % 8)
-        return hr_fail_at(build->err, HR_EMISALIGNED_SLICE, name_offset(build, tensor),
-                          "%llu elements of %s do not fill whole bytes", ull(elements), hr_dtype_name(tensor->dtype));
-    *ret_size = bits / 8;
-    return 0;
-}
-
 /* Rules 5 to 7 of one tensor; `previous` is where the one before ended. */
 static int tensor_check(const struct hr_header_build *build, const struct hr_tensor *tensor, uint64_t previous)
 {
@@ -123,7 +105,7 @@ static int tensor_check(const struct hr_header_build *build, const struct hr_ten
                           : begin < previous ? "data_offsets [%llu, %llu] overlap the bytes before, which end at %llu"
                                              : "data_offsets [%llu, %llu] run backwards (the bytes before end at %llu)",
                           ull(begin), ull(end), ull(previous));
-    int result = tensor_size(build, tensor, &size);
+    int result = hr_tensor_size(tensor, name_offset(build, tensor), &size, build->err);
     if (result)
         return result;
     if (end - begin != size)
