@@ -3,7 +3,7 @@
  */
 #include "engine/spreader_state.h"
 
-#include <string.h>
+#include <assert.h>
 
 #include "base/error.h"
 #include "base/sys.h"
@@ -346,6 +346,7 @@ static int finish(struct hr_spreader *s, size_t window_index)
 static void run(struct hr_spreader *s)
 {
     size_t issued = 0, finished = 0, end = s->spread->window_count, depth = s->spread->depth;
+    assert(depth > 0 && depth <= SPREAD_DEPTH_MAX);
     open_windows(s, s->spread->slot_count);
     while (finished < end && !s->is_broken) {
         int may_issue = issued < end && issued - finished < depth && (issued == finished || can_issue(s, issued));
