@@ -86,7 +86,8 @@ extern "C" {
     X(CANCELLED, 41, "Cancelled", "the load was cancelled")                                                        \
     X(FORKED, 42, "Forked", "the object was made before a fork and cannot be used in the child")                   \
     X(DEADLINE_EXCEEDED, 43, "DeadlineExceeded", "the load did not finish within its deadline")                    \
-    X(END, 44, "End", "no item is left to return")
+    X(END, 44, "End", "no item is left to return")                                                                 \
+    X(GROUP_ERROR, 45, "GroupError", "a rank of the process group failed, differs, or does not answer")
 
 enum hr_code {
     HR_OK = 0,
@@ -435,6 +436,54 @@ HR_API int hr_loader_device(const struct hr_loader *loader, size_t device_index,
 /* Frees a loader; NULL is allowed. Its loads must be freed before. DLPack tensors taken from them stay valid. */
 HR_API void hr_loader_free(struct hr_loader *loader);
 
+/* ---------------------------------------------------------------------------------- process groups */
+
+/*
+ * Ranks that load together, by the caller's transport (NCCL, gloo, MPI): the library has none. Every rank starts a load
+ * of the same items in the same order - tensors, ranges, dtypes, shard_dim, shard_world - with shard_rank its own;
+ * destinations are each rank's affair. What several ranks need is read once in all, a part by each, and spread by
+ * collectives; what one rank alone needs, and lies in one piece, it reads itself. hr_plan_describe() says which.
+ *
+ * The functions return 0, or not: then the load fails with HR_EGROUP_ERROR and what `failure` says, and none of them but
+ * `free` is called again. `exchange` is called once, in hr_load_start(); alloc and free there and in hr_load_free(); the
+ * collectives on one thread of the library's own, one at a time, in the same order on all ranks. Sizes are the same on
+ * all ranks. Host loads: a collective is done when it returns. GPU loads: it is done when the work is that it has put
+ * into `stream`, and it begins after what `stream` holds.
+ *
+ * Every window carries the state of every rank: an error, a cancellation or an early hr_load_free() of one rank ends the
+ * load of all at that window, with HR_EGROUP_ERROR that names the rank; items that were ready before stay usable. A rank
+ * that dies cannot tell: ending the collectives that wait for it is the transport's affair (a timeout, an abort), and
+ * `failure` is how the library learns of it.
+ */
+struct hr_group {
+    size_t size;    /* of this struct */
+    uint32_t rank;  /* below world */
+    uint32_t world; /* 1 to 1024; with 1 the load is as one without a group */
+    void *context;
+    void *stream; /* GPUs: a CUstream (NULL: the legacy default); its own, or one that is idle */
+    /* Memory on the load's device, on 256 bytes; NULL: none. Both hooks NULL: the library's own memory. */
+    void *(*alloc)(void *context, uint64_t bytes);
+    void (*free)(void *context, void *memory);
+    /* Host memory: all-gather of `bytes` per rank. Blocks. */
+    int (*exchange)(void *context, const void *send, void *receive, uint64_t bytes);
+    /* The next two: memory of `alloc`. `bytes` of each rank, in their order, into `receive` on all. */
+    int (*all_gather)(void *context, const void *send, void *receive, uint64_t bytes);
+    /* `send` of the root: `bytes` for each rank, in their order; of the others: NULL. */
+    int (*scatter)(void *context, const void *send, void *receive, uint64_t bytes, uint32_t root);
+    /*
+     * Optional: why. Called after a function failed and after every wait for a collective; NULL: all is well. The text
+     * is read before the next call.
+     */
+    const char *(*failure)(void *context);
+};
+
+/*
+ * For a rank that cannot start (its files are bad, say): takes part in the `exchange` of the others' hr_load_start(),
+ * which fail there and name this rank and `cause`. Blocks as `exchange` does. HR_EINVALID_ARGUMENT for a group that is
+ * not valid, HR_EGROUP_ERROR when `exchange` fails.
+ */
+HR_API int hr_group_decline(const struct hr_group *group, const struct hr_error *cause, struct hr_error *err);
+
 /* ------------------------------------------------------------------------------------------- loads */
 
 struct hr_load;
@@ -497,6 +546,14 @@ struct hr_load_options {
      * held. NULL: none.
      */
     void (*trace)(void *context, const struct hr_trace_event *event);
+    /*
+     * Ranks that load together; NULL: alone. Copied; its context and stream must live until the load is freed.
+     * HR_EUNSUPPORTED with `sequential`, with HR_ROUTE_MMAP, and for items of more than one device.
+     * hr_load_start() calls its `exchange` once, and blocks for the other ranks, whenever the group itself is valid, also
+     * when it fails. hr_load_free() waits for the collective that this rank takes part in.
+     */
+    const struct hr_group *group;
+    uint64_t group_bytes; /* most memory for sending and receiving, on the load's device; 0: 56 MiB */
 };
 
 /*
@@ -553,6 +610,12 @@ struct hr_stats {
      * first such file; "" while there is none, and while it is being found out.
      */
     char storage[160];
+    /* process groups */
+    uint64_t bytes_received;   /* by collectives: of this rank's own reading and of the others' */
+    uint64_t bytes_spread;     /* of bytes_ready: came by collectives */
+    uint64_t collective_count; /* that this rank took part in */
+    uint64_t group_bytes;      /* memory for them */
+    uint64_t group_wait_ns;    /* waiting for collectives, and so for other ranks */
 };
 
 /*
