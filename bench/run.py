@@ -10,6 +10,7 @@ before anything is timed, because memory of virtual machines may grow on first t
 header    the safetensors package must be in the Python that runs this
 python    headrace must be there
 host      host memory
+convert   conversions of dtypes on one core against memcpy
 cold      files that the page cache does not hold, from the drive to host memory and to a GPU where there is one; so is
           cold-half, where it holds half or all of them. --seconds bounds the loads of each (0: --pairs alone do)
 cold-peers  what the same costs the processor with the safetensors package
@@ -45,7 +46,11 @@ def run_host(options: argparse.Namespace, folder: Path) -> dict:
     return run_json([options.build / "bench_host", "--pairs", options.pairs, model], folder)
 
 
-SECTIONS = {"header": run_header, "python": run_python, "host": run_host, **run_cold.SECTIONS,
+def run_convert(options: argparse.Namespace, folder: Path) -> dict:
+    return run_json([options.build / "bench_convert", "--pairs", options.pairs], folder)
+
+
+SECTIONS = {"header": run_header, "python": run_python, "host": run_host, "convert": run_convert, **run_cold.SECTIONS,
             **run_gpu.SECTIONS}
 
 

@@ -148,6 +148,21 @@ HR_API const char *hr_dtype_name(uint32_t dtype);
 HR_API uint32_t hr_dtype_bits(uint32_t dtype);
 /* The dtype of exactly this name (`name_size` bytes), or HR_DTYPE_NONE. Thread-safe. */
 HR_API uint32_t hr_dtype_find(const char *name, size_t name_size);
+/*
+ * 1 when elements of `from` can be made into `to` on the way into place, else 0; a dtype and itself are no pair.
+ * Thread-safe. Pairs, rules and where they differ from PyTorch: docs/dtypes.md. In short:
+ *
+ * - F64 F32 F16 BF16, BOOL, and I8 to U64: each to each other. F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F8_E8M0: to and
+ *   from F64 F32 F16 BF16. F4, F6 and C64: none.
+ * - Floats are rounded to nearest even, those narrower than F32 by way of F32 (from F64 and from integers in two steps).
+ *   What is too large is infinity, or the NaN of a type without infinity; for E8M0 halves go up and signs get lost.
+ * - A NaN stays one of its sign, made quiet, with the leading bits of its payload as far as they have room; BF16 to F32
+ *   moves the bits as they are. F8 has one NaN, or one of each sign; those without sign become F32 0x7f800001.
+ * - Integers wrap. Floats are cut off towards zero: for I8, I16, I32 into 32 bits, for the others into 64 bits (U64:
+ *   also 2^63 and more); what does not fit these, NaN too, is 1 in their highest bit alone. The low bits are the result.
+ * - BOOL is 1 for whatever is not 0, also for a NaN and for a stored BOOL byte that is neither 0 nor 1.
+ */
+HR_API int hr_dtype_converts(uint32_t from, uint32_t to);
 
 /* ------------------------------------------------------------------------------------- checkpoints */
 
