@@ -107,7 +107,8 @@ struct hr_load {
     atomic_int stopping;            /* set under the lock; readers begin nothing more */
     struct hr_error error;          /* the first one; code 0 while there is none */
 
-    atomic_int binding_error; /* errno of a reader that could not be bound; 0 */
+    atomic_int binding_error;  /* errno of a reader that could not be bound; 0 */
+    atomic_int has_host_casts; /* some reader had to convert for a GPU */
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
