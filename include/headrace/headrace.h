@@ -155,7 +155,8 @@ HR_API uint32_t hr_dtype_find(const char *name, size_t name_size);
  * - F64 F32 F16 BF16, BOOL, and I8 to U64: each to each other. F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F8_E8M0: to and
  *   from F64 F32 F16 BF16. F4, F6 and C64: none.
  * - Floats are rounded to nearest even, those narrower than F32 by way of F32 (from F64 and from integers in two steps).
- *   What is too large is infinity, or the NaN of a type without infinity; for E8M0 halves go up and signs get lost.
+ *   What is too large is infinity, for F8_E4M3 its largest number, for the other F8 without infinity NaN. For F8_E8M0
+ *   halves go up, and the sign gets lost.
  * - A NaN stays one of its sign, made quiet, with the leading bits of its payload as far as they have room; BF16 to F32
  *   moves the bits as they are. F8 has one NaN, or one of each sign; those without sign become F32 0x7f800001.
  * - Integers wrap. Floats are cut off towards zero: for I8, I16, I32 into 32 bits, for the others into 64 bits (U64:

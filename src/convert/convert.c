@@ -56,7 +56,7 @@ static const struct hr_steps *steps_of_this_processor(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         return &hr_steps_avx512;
-    if (__builtin_cpu_supports("avx2"))
+    if (__builtin_cpu_supports("avx2")) /* these have F16C too, which not every compiler can ask about */
         return &hr_steps_avx2;
 #endif
     return &hr_steps_portable;
@@ -83,6 +83,10 @@ static void chain_from_integer(struct chain *chain, const struct hr_steps *steps
 
 static void chain_from_float(struct chain *chain, const struct hr_steps *steps, uint32_t from, uint32_t to)
 {
+    if (to == HR_DTYPE_BF16 && steps->f8_to_bf16[from]) {
+        chain_add(chain, steps->f8_to_bf16[from]);
+        return;
+    }
     chain_add(chain, steps->f32_load[from]);
     if (to == HR_DTYPE_F64 || hr_dtype_is_integer(to)) {
         chain_add(chain, from == HR_DTYPE_F64 ? NULL : steps->f32_to_f64);

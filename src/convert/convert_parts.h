@@ -21,6 +21,7 @@
 #define HR_CONVERT_FN static inline __attribute__((always_inline, unused))
 #endif
 
+typedef unsigned short hr_bits16;
 typedef unsigned hr_bits32;
 typedef unsigned long long hr_bits64;
 
@@ -65,21 +66,24 @@ HR_CONVERT_FN hr_bits64 hr_bits_of_f64(double value)
 
 /* ------------------------------------------------------------------------------------------ small floats */
 
-/* A sign, `exponent_bits` of exponent with this bias, and `mantissa_bits`. */
+/* A sign, an exponent with this bias, and `mantissa_bits`. */
 struct hr_small_float {
-    unsigned mantissa_bits, exponent_bits, bias;
+    unsigned mantissa_bits, bias;
 };
 
-/* What every code but the special ones means; the highest exponent is taken for an ordinary one. */
-HR_CONVERT_FN hr_bits32 hr_small_load(hr_bits32 bits, struct hr_small_float type)
+/*
+ * The magnitude of an F8 as that of a BF16, which holds every one of them; codes that are special are taken for numbers.
+ * BF16's bits, over the code, are a concave line of straight pieces, one for each power of two of the subnormals and
+ * one for all other numbers: the least of these pieces is right, except at zero. All fits 16 bits.
+ */
+HR_CONVERT_FN hr_bits16 hr_f8_load(hr_bits16 magnitude, struct hr_small_float type)
 {
-    unsigned sign_bit = type.mantissa_bits + type.exponent_bits;
-    hr_bits32 magnitude = bits & ((1u << sign_bit) - 1);
-    hr_bits32 normal = (magnitude << (23 - type.mantissa_bits)) + ((127 - type.bias) << 23);
-    /* With an exponent one higher a subnormal is 2^(1 - bias) too large. */
-    hr_bits32 one = (128 - type.bias) << 23;
-    hr_bits32 subnormal = hr_bits_of_f32(hr_f32_of_bits(normal + (1u << 23)) - hr_f32_of_bits(one));
-    return (magnitude >> type.mantissa_bits ? normal : subnormal) | (bits >> sign_bit) << 31;
+    hr_bits16 least = (hr_bits16)((magnitude << (7 - type.mantissa_bits)) + ((127 - type.bias) << 7));
+    for (unsigned i = 1; i <= type.mantissa_bits; i++) {
+        hr_bits16 piece = (hr_bits16)((magnitude << (7 - type.mantissa_bits + i)) + ((127 - type.bias - i) << 7));
+        least = piece < least ? piece : least;
+    }
+    return magnitude ? least : 0;
 }
 
 /* The magnitude of an F32, rounded to nearest even; whatever is too large becomes `most`. */
@@ -95,18 +99,20 @@ HR_CONVERT_FN hr_bits32 hr_small_store(hr_bits32 magnitude, struct hr_small_floa
     return rounded < most ? rounded : most;
 }
 
-/* F16 and E5M2: the highest exponent is for infinities and NaNs, which stay NaNs and become quiet. */
-HR_CONVERT_FN hr_bits32 hr_ieee_load(hr_bits32 bits, struct hr_small_float type)
+HR_CONVERT_FN hr_bits32 hr_f16_load(hr_bits32 bits)
 {
-    hr_bits32 loaded = hr_small_load(bits, type), magnitude = loaded & 0x7fffffff;
-    hr_bits32 infinity = ((127 - type.bias) + (1u << type.exponent_bits) - 1) << 23;
-    hr_bits32 lifted = loaded | HR_F32_INFINITY;
-    return magnitude < infinity ? loaded : magnitude == infinity ? lifted : lifted | 0x400000;
+    hr_bits32 magnitude = bits & 0x7fff, lifted = (magnitude << 13) + ((127 - 15) << 23);
+    /* With an exponent that is one higher a subnormal is 2^-14 too large. */
+    hr_bits32 one = (128 - 15) << 23;
+    hr_bits32 subnormal = hr_bits_of_f32(hr_f32_of_bits(lifted + (1u << 23)) - hr_f32_of_bits(one));
+    hr_bits32 loaded = magnitude < 0x400 ? subnormal : lifted;
+    hr_bits32 special = lifted | HR_F32_INFINITY | (magnitude > 0x7c00 ? 0x400000 : 0);
+    return (magnitude < 0x7c00 ? loaded : special) | (bits & 0x8000) << 16;
 }
 
 HR_CONVERT_FN hr_bits32 hr_f16_store(hr_bits32 bits)
 {
-    struct hr_small_float type = {10, 5, 15};
+    struct hr_small_float type = {10, 15};
     hr_bits32 magnitude = bits & 0x7fffffff, nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
     return (magnitude > HR_F32_INFINITY ? nan : hr_small_store(magnitude, type, 0x7c00)) | (bits >> 16 & 0x8000);
 }
@@ -117,23 +123,35 @@ HR_CONVERT_FN hr_bits32 hr_bf16_store(hr_bits32 bits)
     return (bits & 0x7fffffff) > HR_F32_INFINITY ? nan : rounded;
 }
 
-/* E4M3 has no infinity, and one NaN of each sign, which is also what is too large. */
-HR_CONVERT_FN hr_bits32 hr_e4m3_load(hr_bits32 bits)
+/* E4M3 has no infinity, and one NaN of each sign; what is too large becomes the largest number. */
+HR_CONVERT_FN hr_bits16 hr_bf16_of_e4m3(hr_bits16 bits)
 {
-    struct hr_small_float type = {3, 4, 7};
-    hr_bits32 loaded = hr_small_load(bits, type);
-    return (bits & 0x7f) == 0x7f ? loaded | 0x7ff00000 : loaded;
+    struct hr_small_float type = {3, 7};
+    hr_bits16 magnitude = bits & 0x7f, loaded = hr_f8_load(magnitude, type);
+    hr_bits16 known = magnitude == 0x7f ? 0x7ff0 : loaded;
+    return (hr_bits16)(known | (hr_bits16)(bits & 0x80) << 8);
 }
 
 HR_CONVERT_FN hr_bits32 hr_e4m3_store(hr_bits32 bits)
 {
-    struct hr_small_float type = {3, 4, 7};
-    return hr_small_store(bits & 0x7fffffff, type, 0x7f) | (bits >> 24 & 0x80);
+    struct hr_small_float type = {3, 7};
+    hr_bits32 magnitude = bits & 0x7fffffff;
+    return (magnitude > HR_F32_INFINITY ? 0x7f : hr_small_store(magnitude, type, 0x7e)) | (bits >> 24 & 0x80);
+}
+
+/* Infinities, and above them NaNs, which become quiet. */
+HR_CONVERT_FN hr_bits16 hr_bf16_of_e5m2(hr_bits16 bits)
+{
+    struct hr_small_float type = {2, 15};
+    hr_bits16 magnitude = bits & 0x7f, loaded = hr_f8_load(magnitude, type);
+    hr_bits16 special = (hr_bits16)((magnitude << 5 | 0x7f80) | (magnitude > 0x7c ? 0x40 : 0));
+    hr_bits16 known = magnitude < 0x7c ? loaded : special;
+    return (hr_bits16)(known | (hr_bits16)(bits & 0x80) << 8);
 }
 
 HR_CONVERT_FN hr_bits32 hr_e5m2_store(hr_bits32 bits)
 {
-    struct hr_small_float type = {2, 5, 15};
+    struct hr_small_float type = {2, 15};
     hr_bits32 magnitude = bits & 0x7fffffff;
     return (magnitude > HR_F32_INFINITY ? 0x7f : hr_small_store(magnitude, type, 0x7c)) | (bits >> 24 & 0x80);
 }
@@ -141,7 +159,8 @@ HR_CONVERT_FN hr_bits32 hr_e5m2_store(hr_bits32 bits)
 /* FNUZ: no infinity, no negative zero; its code is the one NaN, which is also what is too large. */
 HR_CONVERT_FN hr_bits32 hr_fnuz_load(hr_bits32 bits, struct hr_small_float type)
 {
-    return bits == 0x80 ? HR_F32_INFINITY + 1 : hr_small_load(bits, type);
+    hr_bits32 loaded = (hr_bits32)hr_f8_load((hr_bits16)(bits & 0x7f), type) << 16 | (bits & 0x80) << 24;
+    return bits == 0x80 ? HR_F32_INFINITY + 1 : loaded;
 }
 
 HR_CONVERT_FN hr_bits32 hr_fnuz_store(hr_bits32 bits, struct hr_small_float type)
@@ -156,7 +175,7 @@ HR_CONVERT_FN hr_bits32 hr_e8m0_load(hr_bits32 bits)
     return bits == 0xff ? HR_F32_INFINITY + 1 : bits ? bits << 23 : 0x400000;
 }
 
-/* Without the sign; halves go up, but to 2^-127 what is 2^-127 or less. Infinities are NaN. */
+/* Without the sign; halves go up, and so does all between the two least codes. Infinities are NaN. */
 HR_CONVERT_FN hr_bits32 hr_e8m0_store(hr_bits32 bits)
 {
     hr_bits32 exponent = bits >> 23 & 0xff, half = bits >> 22 & 1;
@@ -168,17 +187,16 @@ HR_CONVERT_FN hr_bits32 hr_e8m0_store(hr_bits32 bits)
 /* The bits of a float that is no wider than F32, as F32. */
 HR_CONVERT_FN hr_bits32 hr_f32_load(hr_bits32 dtype, hr_bits32 bits)
 {
-    struct hr_small_float f16 = {10, 5, 15}, e5m2 = {2, 5, 15};
-    struct hr_small_float e4m3fnuz = {3, 4, 8}, e5m2fnuz = {2, 5, 16};
+    struct hr_small_float e4m3fnuz = {3, 8}, e5m2fnuz = {2, 16};
     switch (dtype) {
     case HR_DTYPE_F16:
-        return hr_ieee_load(bits, f16);
+        return hr_f16_load(bits);
     case HR_DTYPE_BF16:
         return bits << 16;
     case HR_DTYPE_F8_E4M3:
-        return hr_e4m3_load(bits);
+        return (hr_bits32)hr_bf16_of_e4m3((hr_bits16)bits) << 16;
     case HR_DTYPE_F8_E5M2:
-        return hr_ieee_load(bits, e5m2);
+        return (hr_bits32)hr_bf16_of_e5m2((hr_bits16)bits) << 16;
     case HR_DTYPE_F8_E4M3FNUZ:
         return hr_fnuz_load(bits, e4m3fnuz);
     case HR_DTYPE_F8_E5M2FNUZ:
@@ -192,7 +210,7 @@ HR_CONVERT_FN hr_bits32 hr_f32_load(hr_bits32 dtype, hr_bits32 bits)
 
 HR_CONVERT_FN hr_bits32 hr_f32_store(hr_bits32 dtype, hr_bits32 bits)
 {
-    struct hr_small_float e4m3fnuz = {3, 4, 8}, e5m2fnuz = {2, 5, 16};
+    struct hr_small_float e4m3fnuz = {3, 8}, e5m2fnuz = {2, 16};
     switch (dtype) {
     case HR_DTYPE_F16:
         return hr_f16_store(bits);

@@ -18,6 +18,7 @@ struct hr_steps {
     hr_step *f32_load[HR_DTYPE_COUNT], *f32_store[HR_DTYPE_COUNT];
     hr_step *i64_load[HR_DTYPE_COUNT], *i64_store[HR_DTYPE_COUNT];
     hr_step *f64_to_integer[HR_DTYPE_COUNT];
+    hr_step *f8_to_bf16[HR_DTYPE_COUNT]; /* where there is a way without F32 */
     hr_step *f32_to_f64, *f64_to_f32;
     hr_step *i64_to_f32, *i64_to_f64, *u64_to_f32, *u64_to_f64;
 };
