@@ -150,10 +150,10 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 or shard(dim, rank, world). Only the needed bytes are read. An exact name goes before patterns, and
                 earlier patterns before later ones.
             dtype: what the tensors become: "auto" or None: as they are stored; a dtype ("bfloat16", "BF16",
-                torch.bfloat16, ...): tensors of floats are converted to it on their way, others (integers, BOOL, and F4,
-                F6, C64, which do not convert) stay as they are; {name or pattern: any of these}: what an entry names or
-                matches is converted, integers too, but for "*", which is as a single dtype. A name goes before patterns
-                and "*" after them: {"*": "bfloat16", "*.scale": "auto"}.
+                torch.bfloat16, ...): tensors of floats are converted to it on their way, others (integers, BOOL, and
+                F4, F6, C64, which do not convert) stay as they are; {name or pattern: any of these}: what an entry
+                names or matches is converted, integers too, but for "*", which is as a single dtype. A name goes
+                before patterns and "*" after them: {"*": "bfloat16", "*.scale": "auto"}.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
                 must be equal; strides are free; another dtype than the stored one is converted to. All on one device: a
                 load for each, where there are more.

@@ -236,8 +236,8 @@ def _add_dtype(core: _core.Checkpoint, request: Request, position: int, dtype: A
     if wanted is None or (not named and stored not in _dtypes.FLOATS):
         return
     if not _dtypes.converts(stored, wanted):
-        raise errors.make("Unsupported", f"tensor '{name}' is stored as {stored}, which cannot be converted to {wanted}; "
-                                         "name it in dtype= with 'auto'", tensor=name)
+        message = f"tensor '{name}' is stored as {stored}, which cannot be converted to {wanted}; say 'auto' for it"
+        raise errors.make("Unsupported", message, tensor=name)
     request.dtypes[position] = wanted
 
 

@@ -1,5 +1,5 @@
-"""Tensors to convert, and what PyTorch's `to()` makes of them. The numbers are small ones, on which its devices agree; what
-every other one becomes is test_convert.py's matter. Nothing here knows headrace.
+"""Tensors to convert, and what PyTorch's `to()` makes of them. The numbers are small ones, on which its devices agree;
+what every other one becomes is test_convert.py's matter. Nothing here knows headrace.
 """
 
 import numpy
@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 TORCH = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
-    "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "U32": torch.uint32, "F32": torch.float32, "C64": torch.complex64,
+    "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "U32": torch.uint32, "F32": torch.float32,
+    "C64": torch.complex64,
     "F64": torch.float64, "I64": torch.int64, "U64": torch.uint64, "F8_E5M2": torch.float8_e5m2,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
     "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
