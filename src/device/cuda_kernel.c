@@ -119,9 +119,12 @@ int hr_device_converts(struct hr_device *device, char *detail, size_t capacity)
 
 int hr_lane_converts(struct hr_lane *lane, const struct hr_staging_block *block)
 {
+    const atomic_int *state = &lane->device->kernels[HR_KERNEL_CAST].state;
     char none[1];
-    return lane->device->reads_host && block->kind != HR_STAGING_PAGEABLE &&
-           hr_device_converts(lane->device, none, sizeof none);
+    if (!lane->device->reads_host || block->kind == HR_STAGING_PAGEABLE)
+        return 0;
+    return *state == HR_KERNEL_USABLE ||
+           (*state == HR_KERNEL_UNKNOWN && hr_device_converts(lane->device, none, sizeof none));
 }
 
 /* ------------------------------------------------------------------------------- buffers of the lane */

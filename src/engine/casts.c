@@ -1,5 +1,5 @@
 /*
- * casts.c: asks devices whether they can convert; they remember the answer.
+ * casts.c: asks the devices of a load whether they can convert, and remembers the answer for its route and statistics.
  */
 #include "engine/casts.h"
 
@@ -17,33 +17,26 @@ static uint64_t converting_devices(const struct hr_load *load)
     return devices & load->loader->remote_devices;
 }
 
-int hr_casts_on_device(const struct hr_load *load, char *detail, size_t capacity)
-{
-    uint64_t devices = converting_devices(load);
-    int can = 1;
-    *detail = '\0';
-    for (uint32_t i = 0; can && i < load->loader->device_count; i++)
-        if (devices >> i & 1)
-            can = hr_device_converts(load->loader->devices[i].device, detail, capacity);
-    return can;
-}
-
 void hr_casts_prepare(struct hr_load *load)
 {
-    char detail[1];
-    hr_casts_on_device(load, detail, sizeof detail);
+    uint64_t devices = converting_devices(load);
+    load->casts.on_gpu = devices != 0;
+    load->casts.gpu_can = 1;
+    for (uint32_t i = 0; load->casts.gpu_can && i < load->loader->device_count; i++)
+        if (devices >> i & 1)
+            load->casts.gpu_can =
+                hr_device_converts(load->loader->devices[i].device, load->casts.why_not, sizeof load->casts.why_not);
 }
 
 void hr_casts_describe(const struct hr_load *load, char *text, size_t capacity)
 {
-    char detail[120];
     *text = '\0';
     if (!load->plan.cast_bytes)
         return;
-    if (!converting_devices(load))
+    if (!load->casts.on_gpu)
         snprintf(text, capacity, "readers");
-    else if (!hr_casts_on_device(load, detail, sizeof detail))
-        snprintf(text, capacity, "readers, since %s", detail);
+    else if (!load->casts.gpu_can)
+        snprintf(text, capacity, "readers, since %s", load->casts.why_not);
     else
-        snprintf(text, capacity, "%s", load->has_host_casts ? "readers, since the GPU cannot read staging" : "GPU");
+        snprintf(text, capacity, "%s", load->casts.by_host ? "readers, since the GPU cannot read staging" : "GPU");
 }

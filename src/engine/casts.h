@@ -1,5 +1,5 @@
 /*
- * casts.h: which of a load's devices convert by themselves. Where one cannot, readers do it (send_converted.c); for a
+ * casts.h: whether the GPUs of a load convert by themselves. Where one cannot, readers do it (send_converted.c); for a
  * route whose bytes never come to the host there is nobody else.
  */
 #ifndef HR_ENGINE_CASTS_H
@@ -7,10 +7,8 @@
 
 #include "engine/load.h"
 
-/* Has the devices that will convert load what they need for it, since that would wait for their work later. */
+/* Asks them once, and has them load what they need for it, since later that would wait for their work. */
 void hr_casts_prepare(struct hr_load *load);
-/* Whether all of them can convert what is in their memory already; else `detail` says why not. */
-int hr_casts_on_device(const struct hr_load *load, char *detail, size_t capacity);
 /* Who converts, as hr_stats.conversion. */
 void hr_casts_describe(const struct hr_load *load, char *text, size_t capacity);
 

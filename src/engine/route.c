@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "engine/casts.h"
 #include "engine/gds_loader.h"
 #include "engine/heat.h"
 #include "io/io.h"
@@ -70,9 +69,9 @@ static void limit_readers(struct hr_load *load)
 /* Storage has to deliver the bytes: straight to the device where that is really done, else by many reads in flight. */
 static uint32_t choose_cold(struct hr_load *load)
 {
-    char reason[120], none[1];
+    char reason[120];
     size_t size = strlen(load->route_reason);
-    if (!hr_load_is_direct(load, reason, sizeof reason) || !hr_casts_on_device(load, none, sizeof none))
+    if (!hr_load_is_direct(load, reason, sizeof reason) || !load->casts.gpu_can)
         return HR_ROUTE_URING;
     snprintf(load->route_reason + size, sizeof load->route_reason - size, "; %s", reason);
     return HR_ROUTE_GDS;
@@ -82,8 +81,9 @@ static uint32_t choose_cold(struct hr_load *load)
 static int take_gds(struct hr_load *load, const char *why, struct hr_error *err)
 {
     char reason[140];
-    if (!hr_casts_on_device(load, reason, sizeof reason))
-        return hr_fail(err, HR_EUNSUPPORTED, "route 'gds' cannot convert dtypes here: %s; take another route", reason);
+    if (!load->casts.gpu_can)
+        return hr_fail(err, HR_EUNSUPPORTED, "route 'gds' cannot convert dtypes here: %s; take another route",
+                       load->casts.why_not);
     hr_load_is_direct(load, reason, sizeof reason);
     snprintf(load->route_reason, sizeof load->route_reason, "%s; %s", why, reason);
     return 0;

@@ -86,7 +86,7 @@ int hr_send_converted(struct sending *sending, const struct hr_plan_piece *piece
     converting.scratch = *scratch;
     if (!converting.scratch)
         return hr_fail_memory(err, HR_CAST_SCRATCH_BYTES, "conversions for a device that cannot do them");
-    load->has_host_casts = 1;
+    load->casts.by_host = 1;
     int code = 0;
     if (sending->move_count) /* their sources are in the slot */
         code = hr_sending_flush(sending, sending->slot->block, err);
