@@ -530,7 +530,7 @@ struct hr_stats {
      */
     char storage[160];
     uint64_t bytes_converted; /* of bytes_needed: of items that get another dtype */
-    char conversion[160];     /* who converts them: "readers", "GPU", or why not the GPU; "" where nothing is converted */
+    char conversion[160]; /* who converts them: "readers", "GPU", or why not the GPU; "" where nothing is converted */
 };
 
 /*

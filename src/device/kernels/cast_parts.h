@@ -179,11 +179,11 @@ HR_PLACE_FN void hr_cast_share(const struct hr_move *move, const struct hr_cast 
 }
 
 /* Conversions that are compiled for themselves: those of models; the others choose their way for each element. */
-#define HR_CAST_PAIRS(X)                                                                             \
-    X(F32, 4, BF16, 2)                                                                               \
-    X(BF16, 2, F32, 4)                                                                               \
-    X(F32, 4, F16, 2) X(F16, 2, F32, 4) X(F16, 2, BF16, 2) X(BF16, 2, F16, 2) X(F8_E4M3, 1, BF16, 2) \
-        X(F8_E4M3, 1, F32, 4)
+/* clang-format off */
+#define HR_CAST_PAIRS(X)                                                                                      \
+    X(F32, 4, BF16, 2) X(BF16, 2, F32, 4) X(F32, 4, F16, 2) X(F16, 2, F32, 4) X(F16, 2, BF16, 2)              \
+    X(BF16, 2, F16, 2) X(F8_E4M3, 1, BF16, 2) X(F8_E4M3, 1, F32, 4)
+/* clang-format on */
 
 #define HR_CAST_CODE(from, to) (HR_DTYPE_##from | HR_DTYPE_##to << 8)
 
