@@ -1,8 +1,9 @@
 /*
- * request.c: opens, selects, slices and shards through the public API. It prints nothing.
+ * request.c: opens, selects, slices, shards and converts through the public API. It prints nothing.
  */
 #include "request.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +69,7 @@ static void make_items(size_t *marks, size_t tensor_count, struct request *reque
     }
 }
 
-/* What one --slice or --shard does to an item. `is_exact`: the tensor was named, not matched. */
+/* What one --slice, --shard or --dtype does to an item. `is_exact`: the tensor was named, not matched. */
 typedef int apply_item(const struct hr_checkpoint *checkpoint, const char *text, int is_exact, size_t item,
                        struct request *request, struct hr_error *err);
 
@@ -121,6 +122,28 @@ static int shard_item(const struct hr_checkpoint *checkpoint, const char *text, 
     return 0;
 }
 
+/* The dtype of a name in any case; HR_DTYPE_NONE for "auto". */
+static int dtype_parse(const char *name, uint32_t *ret_dtype, struct hr_error *err)
+{
+    char upper[16] = "";
+    size_t size = strlen(name);
+    for (size_t i = 0; i < size && i + 1 < sizeof upper; i++)
+        upper[i] = (char)toupper((unsigned char)name[i]);
+    *ret_dtype = size < sizeof upper ? hr_dtype_find(upper, size) : HR_DTYPE_NONE;
+    if (*ret_dtype == HR_DTYPE_NONE && strcmp(upper, "AUTO") != 0)
+        return error_set(err, HR_EINVALID_ARGUMENT,
+                         "--dtype: '%s' is no dtype; say BF16, F16, F32, F8_E4M3, ... or auto, as stored", name);
+    return 0;
+}
+
+static int dtype_item(const struct hr_checkpoint *checkpoint, const char *text, int is_exact, size_t item,
+                      struct request *request, struct hr_error *err)
+{
+    (void)checkpoint;
+    (void)is_exact;
+    return dtype_parse(text, &request->items[item].dtype, err);
+}
+
 /* An option whose arguments are for tensors by name, and what it applies to. */
 struct application {
     const char *option; /* "--slice" */
@@ -147,7 +170,7 @@ static int apply_named(const struct application *to, const char *name, const cha
     return 0;
 }
 
-/* NAME=...: names may contain '='; slices and shards cannot, so the last one divides. */
+/* NAME=...: names may contain '='; slices, shards and dtypes cannot, so the last one divides. */
 static int apply_argument(const struct application *to, const char *argument, struct hr_error *err)
 {
     const char *equals = strrchr(argument, '=');
@@ -177,6 +200,50 @@ static int apply_shard(const struct application *to, const char *argument, struc
     return code;
 }
 
+/* What a dtype without a name or pattern converts. */
+static int is_float(uint32_t dtype)
+{
+    switch (dtype) {
+    case HR_DTYPE_F64:
+    case HR_DTYPE_F32:
+    case HR_DTYPE_F16:
+    case HR_DTYPE_BF16:
+    case HR_DTYPE_F8_E5M2:
+    case HR_DTYPE_F8_E4M3:
+    case HR_DTYPE_F8_E8M0:
+    case HR_DTYPE_F8_E4M3FNUZ:
+    case HR_DTYPE_F8_E5M2FNUZ:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Of all selected tensors of floats, or of those that a name or pattern before the dtype means. */
+static int apply_dtype(const struct application *to, const char *argument, struct hr_error *err)
+{
+    const char *equals = strrchr(argument, '=');
+    uint32_t dtype;
+    int code = dtype_parse(equals ? equals + 1 : argument, &dtype, err);
+    if (code < 0 || equals)
+        return code < 0 ? code : apply_argument(to, argument, err);
+    for (size_t i = 0; i < to->request->item_count; i++)
+        if (is_float(hr_checkpoint_at(to->checkpoint, to->request->items[i].tensor_index)->dtype))
+            to->request->items[i].dtype = dtype;
+    return 0;
+}
+
+/* Those without a name or pattern first. */
+static int apply_dtypes(const struct application *to, const struct text_list *dtypes, struct hr_error *err)
+{
+    int code = 0;
+    for (int is_named = 0; is_named <= 1; is_named++)
+        for (size_t i = 0; i < dtypes->count && code == 0; i++)
+            if ((strchr(dtypes->texts[i], '=') != NULL) == is_named)
+                code = apply_dtype(to, dtypes->texts[i], err);
+    return code;
+}
+
 int request_make(const struct hr_checkpoint *checkpoint, const struct request_options *options,
                  struct request *ret_request, struct hr_error *err)
 {
@@ -187,11 +254,14 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct request_op
     if (code == 0)
         make_items(marks, count, &request);
     const struct application slices = {"--slice", slice_item, checkpoint, marks, &request},
-                             shards = {"--shard", shard_item, checkpoint, marks, &request};
+                             shards = {"--shard", shard_item, checkpoint, marks, &request},
+                             dtypes = {"--dtype", dtype_item, checkpoint, marks, &request};
     for (size_t i = 0; i < options->slices.count && code == 0; i++)
         code = apply_slice(&slices, options->slices.texts[i], err);
     for (size_t i = 0; i < options->shards.count && code == 0; i++)
         code = apply_shard(&shards, options->shards.texts[i], err);
+    if (code == 0)
+        code = apply_dtypes(&dtypes, &options->dtypes, err);
     free(marks);
     if (code == 0)
         *ret_request = request;
@@ -285,4 +355,5 @@ void request_options_release(struct request_options *options)
     text_list_release(&options->slices);
     text_list_release(&options->device_map);
     text_list_release(&options->shards);
+    text_list_release(&options->dtypes);
 }

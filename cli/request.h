@@ -1,5 +1,6 @@
 /*
- * request.h: from options and paths to an open checkpoint, the items that --match, --slice and --shard choose, and a
+ * request.h: from options and paths to an open checkpoint, the items that --match, --slice, --shard and --dtype choose,
+ * and a loader.
  * loader.
  * The verbs that load share these options, so that what `plan` prints is what `load` does.
  */
@@ -26,7 +27,7 @@ struct tuning {
 
 struct request_options {
     struct open_flags open;
-    struct text_list matches, slices, shards;
+    struct text_list matches, slices, shards, dtypes;
     struct tuning tuning;
     const char *device; /* NULL: what request_device() takes */
     struct text_list device_map;
@@ -48,6 +49,10 @@ struct request_options {
 #define SHARD_OPTION(list)                                               \
     OPTION("shard", "[GLOB=]DIM:RANK/WORLD", OPTION_LIST, &(list), NULL, \
            "only this rank's block of dimension DIM; may be given again")
+
+#define DTYPE_OPTION(list)                               \
+    OPTION("dtype", "DTYPE", OPTION_LIST, &(list), NULL, \
+           "convert tensors of floats, or with GLOB=DTYPE what GLOB matches; may be given again")
 
 #define TUNING_OPTIONS(tuning)                                                                                    \
     OPTION("route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring, mmap or gds"), \
@@ -95,8 +100,9 @@ int checkpoint_open(const char *const *paths, size_t path_count, const struct op
 
 /*
  * The tensors that one of `matches` matches (all without any), in the checkpoint's order, with the ranges that `slices`
- * give them, and of what those leave the blocks that `shards` mean; of several slices or shards of a tensor the last
- * counts. HR_ETENSOR_NOT_FOUND when one of them matches nothing.
+ * give them, of what those leave the blocks that `shards` mean, and the dtypes that `dtypes` give; of several of a tensor
+ * the last counts, but a dtype without a name or pattern comes before those with one, and is for tensors of floats only.
+ * HR_ETENSOR_NOT_FOUND when one of them matches nothing.
  */
 int request_make(const struct hr_checkpoint *checkpoint, const struct request_options *options,
                  struct request *ret_request, struct hr_error *err);

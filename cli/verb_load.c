@@ -137,6 +137,7 @@ int load_run(const struct verb *verb, int argument_count, char **arguments)
         MATCH_OPTION(load.request.matches),
         SLICE_OPTION(load.request.slices),
         SHARD_OPTION(load.request.shards),
+        DTYPE_OPTION(load.request.dtypes),
         OPTION("repeat", "N", OPTION_COUNT, &load.repeat_count, NULL, "load N times and report each and the median"),
         OPTION("deadline", "SECONDS", OPTION_SECONDS, &load.deadline_ns, NULL, "give up when a load takes longer"),
         OPTION("trace", "FILE", OPTION_TEXT, &load.trace_path, NULL,

@@ -8,6 +8,7 @@
 #   threads   the same with 4 to 128 readers asked for
 #   cores     the same on 2, 4 and 8 cores
 #   small     20,000 small tensors against few large ones (31 GB more on the disk)
+#   cast      dtypes converted on the way, each against the plain load of the same file (as much on the disk again)
 #   peers     other loaders in PyTorch, taking turns
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
 #             page cache; cold-peers: the processor time of safetensors for the same
@@ -122,7 +123,7 @@ bitwise)
     python3 tools/gpu_bitwise.py --models "$models" --scratch "$scratch" --json "$out/bitwise.json"
     ;;
 bench) use_wheels && benchmark gpu-hot ;;
-threads | cores | small) use_wheels && benchmark "gpu-$part" ;;
+threads | cores | small | cast) use_wheels && benchmark "gpu-$part" ;;
 peers) use_wheels && benchmark peers ;;
 cold | cold-half) use_programs && benchmark "$part" ;;
 cold-peers) use_wheels && benchmark cold-peers ;;

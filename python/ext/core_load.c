@@ -39,6 +39,12 @@ const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t 
     return hr_checkpoint_at(load->checkpoint->checkpoint, load->items[index].tensor_index);
 }
 
+uint32_t core_load_dtype(const struct load_object *load, size_t index)
+{
+    uint32_t dtype = load->items[index].dtype;
+    return dtype == HR_DTYPE_NONE ? core_load_tensor(load, index)->dtype : dtype;
+}
+
 static int is_forked(struct load_object *load)
 {
     return load->fork_generation != core_state_of((PyObject *)load)->fork_generation;
@@ -272,6 +278,18 @@ static int set_streams(struct load_object *self, PyObject *streams)
     return 0;
 }
 
+static int set_dtypes(struct load_object *self, PyObject *dtypes)
+{
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dtypes, &position, &key, &value)) {
+        size_t index = PyLong_AsSize_t(key);
+        if (index < self->item_count)
+            self->items[index].dtype = (uint32_t)PyLong_AsUnsignedLong(value);
+    }
+    return PyErr_Occurred() == NULL ? 0 : -1;
+}
+
 static int set_items(struct load_object *self, PyObject *indices)
 {
     struct hr_checkpoint *checkpoint = self->checkpoint->checkpoint;
@@ -346,13 +364,14 @@ static int start(struct load_object *self, struct hr_load_options *options)
 
 static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
 {
-    PyObject *loader, *checkpoint, *indices, *places, *ranges, *shapes, *into, *maker, *progress, *streams;
+    PyObject *loader, *checkpoint, *indices, *places, *ranges, *shapes, *dtypes, *into, *maker, *progress, *streams;
     struct core_state *state = PyType_GetModuleState(type);
     struct hr_load_options options = {0};
     unsigned long long window_bytes, deadline_ns;
-    if (!PyArg_ParseTuple(arguments, "O!O!OOO!O!O!OKKIOO", state->loader_type, &loader, state->checkpoint_type,
+    if (!PyArg_ParseTuple(arguments, "O!O!OOO!O!O!O!OKKIOO", state->loader_type, &loader, state->checkpoint_type,
                           &checkpoint, &indices, &places, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type,
-                          &into, &maker, &window_bytes, &deadline_ns, &options.sequential, &progress, &streams))
+                          &dtypes, &PyDict_Type, &into, &maker, &window_bytes, &deadline_ns, &options.sequential,
+                          &progress, &streams))
         return NULL;
     options.window_bytes = window_bytes;
     options.deadline_ns = deadline_ns;
@@ -368,7 +387,7 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     size_t device_count = (size_t)PyTuple_Size(self->loader->devices);
     if ((maker != Py_None && core_maker_init(&self->maker, maker, device_count) < 0) || set_items(self, indices) < 0 ||
         set_devices(self, places) < 0 || set_streams(self, streams) < 0 || set_extras(self, ranges, into) < 0 ||
-        (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
+        set_dtypes(self, dtypes) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -657,7 +676,7 @@ static PyType_Slot load_slots[] = {
     {Py_tp_getset, load_getset},
     {Py_tp_members, load_members},
     {Py_sq_length, load_length},
-    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, places, ranges, shapes, into, maker, window_bytes, "
+    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, places, ranges, shapes, dtypes, into, maker, window_bytes, "
                         "deadline_ns, sequential, progress, streams, /)\n--\n\nA running load."},
     {0, NULL},
 };

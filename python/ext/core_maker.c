@@ -90,7 +90,7 @@ int core_maker_visit(const struct core_maker *maker, visitproc visit, void *arg)
 const struct core_maker_row *core_maker_row(const struct load_object *load, size_t index)
 {
     size_t device_index = load->items[index].device_index;
-    return &load->maker.rows[device_index * HR_DTYPE_COUNT + core_load_tensor(load, index)->dtype];
+    return &load->maker.rows[device_index * HR_DTYPE_COUNT + core_load_dtype(load, index)];
 }
 
 static uint64_t range_extent(const struct hr_range *range)
@@ -103,9 +103,12 @@ uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
 {
     const struct hr_tensor *tensor = core_load_tensor(load, index);
     const struct hr_range *ranges = load->items[index].ranges;
-    if (ranges == NULL)
+    uint32_t dtype = core_load_dtype(load, index);
+    if (ranges == NULL && dtype == tensor->dtype)
         return tensor->size;
-    uint64_t bits = hr_dtype_bits(tensor->dtype);
+    uint64_t bits = hr_dtype_bits(dtype);
+    if (ranges == NULL)
+        return tensor->size / (hr_dtype_bits(tensor->dtype) / 8) * (bits / 8); /* what converts has whole bytes */
     for (uint32_t i = 0; i < tensor->rank; i++)
         bits *= range_extent(&ranges[i]);
     return bits / 8;

@@ -163,11 +163,15 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 dimensions count from the last. What a pattern matches and lacks the dimension is whole, as is what
                 nothing matches. A dimension alone is for all tensors that have it.
             rank, world: whose block `shard` means.
-            dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
+            dtype: what the tensors become: "auto" or None: as they are stored; a dtype ("bfloat16", "BF16",
+                torch.bfloat16, ...): tensors of floats are converted to it on their way, others (integers, BOOL, and
+                F4, F6, C64, which do not convert) stay as they are; {name or pattern: any of these}: what an entry
+                names or matches is converted, integers too, but for "*", which is as a single dtype. A name goes
+                before patterns and "*" after them: {"*": "bfloat16", "*.scale": "auto"}.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
-                and dtypes must be equal; strides are free. Several tensors may go to views of one, and several
-                ranges of a tensor each to its own memory: {name: [(index, memory), ...]}. All of it may lie on
-                several devices.
+                must be equal; strides are free; another dtype than the stored one is converted to. Several tensors may
+                go to views of one, and several ranges of a tensor each to its own memory: {name: [(index, memory),
+                ...]}. All of it may lie on several devices.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
@@ -179,8 +183,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
 
-        Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
-        DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
+        Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a pair that
+        does not convert), DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
         """
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
@@ -221,10 +225,10 @@ class Checkpoint(Mapping[str, TensorInfo]):
         return iter(self.start(names, **options))
 
     def _check_dtypes(self, request: _request.Request, framework: _frameworks.Framework) -> None:
-        for index in range(len(self)) if request.indices is None else request.indices:
-            name, dtype, *_ = self._core.info(index)
-            reason = framework.reason(dtype) if framework.reason is not None else None
+        for position in range(len(request)):
+            reason = framework.reason(request.dtype_of(position)) if framework.reason is not None else None
             if reason is not None:
+                name = self._core.info(request.index_of(position))[0]
                 raise errors.make("Unsupported", f"tensor '{name}': {reason}", tensor=name)
 
 

@@ -11,10 +11,20 @@ from typing import Any, NamedTuple
 from . import _dtypes, _frameworks, errors
 
 
+class Wanted(NamedTuple):
+    """What is to lie in memory to load into."""
+
+    stored: str  # its dtype
+    asked: str | None  # the dtype that was asked for; None: that of the memory counts
+    shape: tuple[int, ...]  # of the elements to load
+    dropped: tuple[int, ...] | None  # the memory's, where an index drops dimensions
+
+
 class Target(NamedTuple):
     """Memory to load into."""
 
     address: int
+    dtype: str
     strides: tuple[int, ...] | None  # bytes; None: row-major
     device: str = "cpu"
     stream: int | None = None  # CUDA: what the memory was used on last; None: nowhere that matters
@@ -30,47 +40,46 @@ def packed_shape(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, ..
     return (*shape[:-1], shape[-1] // 2)
 
 
-def target(
-    memory: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None, exports: list[Any]
-) -> Target:
-    """What memory to load into tells of itself. `shape` is of the elements to load; `dropped` the memory's, where an
-    index drops dimensions; what keeps a buffer in its place comes into `exports`."""
+def target(memory: Any, wanted: Wanted, exports: list[Any]) -> Target:
+    """What memory to load into tells of itself; what keeps a buffer in its place comes into `exports`."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(memory, torch.Tensor):
-        return _torch_target(torch, memory, dtype, shape, dropped)
+        return _torch_target(torch, memory, wanted)
     if hasattr(memory, "__cuda_array_interface__"):
-        return _cuda_target(memory, dtype, shape, dropped)
+        return _cuda_target(memory, wanted)
     if hasattr(memory, "__array_interface__"):
-        return _numpy_target(memory, dtype, shape, dropped)
-    return _buffer_target(memory, dtype, shape, exports)
+        return _numpy_target(memory, wanted)
+    return _buffer_target(memory, wanted, exports)
 
 
-def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, found_shape: tuple[int, ...]) -> None:
-    if found_dtype != dtype:
-        raise errors.make("Unsupported", f"it is stored as {dtype} and the memory to load into is {found_dtype}; this "
-                                         "version converts no dtypes")
-    if found_shape != shape:
-        raise errors.make("InvalidArgument", f"it has shape {shape} and the memory to load into {found_shape}")
+def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, shape: tuple[int, ...]) -> str:
+    """The dtype that the memory holds, which is what the tensor becomes. Raises InvalidArgument, Unsupported."""
+    if wanted.asked is not None and found != wanted.asked:
+        raise errors.make("InvalidArgument", f"dtype= asks for {wanted.asked} and the memory to load into is {found}")
+    if found is None or not _dtypes.converts(wanted.stored, found):
+        raise errors.make("Unsupported", f"it is stored as {wanted.stored}, which cannot be converted to that of the "
+                                         f"memory to load into, {found}")
+    if shape != expected:
+        raise errors.make("InvalidArgument", f"it has shape {expected} and the memory to load into {shape}")
+    return found
 
 
-def _torch_target(
-    torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> Target:
+def _torch_target(torch: Any, target: Any, wanted: Wanted) -> Target:
     device = str(target.device)
     if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
         message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
         raise errors.make("DeviceUnavailable", message)
     stream = _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None
-    expected = packed_shape("", dtype, shape) if dropped is None else dropped
-    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    expected = packed_shape("", wanted.stored, wanted.shape) if wanted.dropped is None else wanted.dropped
+    dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.is_contiguous():
-        return Target(target.data_ptr(), None, device, stream)
+        return Target(target.data_ptr(), dtype, None, device, stream)
     step = target.element_size()
-    strides = _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
-    return Target(target.data_ptr(), strides, device, stream)
+    strides = _strides(tuple(stride * step for stride in target.stride()), wanted, expected)
+    return Target(target.data_ptr(), dtype, strides, device, stream)
 
 
-def _cuda_target(target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None) -> Target:
+def _cuda_target(target: Any, wanted: Wanted) -> Target:
     """CuPy's arrays and others that have the CUDA array interface, which does not name the device: DLPack does."""
     interface = target.__cuda_array_interface__
     if not hasattr(target, "__dlpack_device__"):
@@ -79,42 +88,41 @@ def _cuda_target(target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
     device, stream = f"cuda:{int(target.__dlpack_device__()[1])}", interface.get("stream")
-    expected = shape if dropped is None else dropped
+    expected = wanted.shape if wanted.dropped is None else wanted.dropped
     found = tuple(interface["shape"])
-    _check_target(dtype, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
+    dtype = _check_target(wanted, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
     given = interface.get("strides")
-    strides = None if given is None else _strides(tuple(given), shape, dtype, expected)
-    return Target(address, strides, device, 0 if stream == 1 else stream)
+    strides = None if given is None else _strides(tuple(given), wanted, expected)
+    return Target(address, dtype, strides, device, 0 if stream == 1 else stream)
 
 
-def _numpy_target(target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None) -> Target:
+def _numpy_target(target: Any, wanted: Wanted) -> Target:
     address, read_only = target.__array_interface__["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
     if target.__array_interface__["typestr"][0] == (">" if sys.byteorder == "little" else "<"):
         raise errors.make("InvalidArgument", "the array to load into has the other byte order; tensors are loaded as "
                                              "stored, in this machine's order")
-    expected = shape if dropped is None else dropped
-    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    expected = wanted.shape if wanted.dropped is None else wanted.dropped
+    dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.flags.c_contiguous:
-        return Target(address, None)
-    return Target(address, _strides(tuple(target.strides), shape, dtype, expected))
+        return Target(address, dtype, None)
+    return Target(address, dtype, _strides(tuple(target.strides), wanted, expected))
 
 
-def _strides(
-    strides: tuple[int, ...], shape: tuple[int, ...], dtype: str, expected: tuple[int, ...]
-) -> tuple[int, ...]:
-    if len(expected) != len(shape) or dtype == "F4":
+def _strides(strides: tuple[int, ...], wanted: Wanted, expected: tuple[int, ...]) -> tuple[int, ...]:
+    if len(expected) != len(wanted.shape) or wanted.stored == "F4":
         raise errors.make("Unsupported", "with an index that drops a dimension, or F4, the memory to load into must be "
                                          "contiguous")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape)):
+    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, wanted.shape)):
         raise errors.make("InvalidArgument", "the memory to load into is expanded: elements share their bytes")
     return strides
 
 
-def _buffer_target(target: Any, dtype: str, shape: tuple[int, ...], exports: list[Any]) -> Target:
+def _buffer_target(target: Any, wanted: Wanted, exports: list[Any]) -> Target:
+    dtype = wanted.asked or wanted.stored  # a buffer does not tell
     bits = _dtypes.BITS[dtype]
-    for extent in shape:
+    for extent in wanted.shape:
         bits *= extent
     try:
         view = memoryview(target)
@@ -129,7 +137,7 @@ def _buffer_target(target: Any, dtype: str, shape: tuple[int, ...], exports: lis
                                              f"elements of {dtype}; this one has {view.nbytes} in elements of "
                                              f"{view.itemsize}")
     if view.nbytes == 0:
-        return Target(0, None)
+        return Target(0, dtype, None)
     export = (ctypes.c_char * view.nbytes).from_buffer(view)
     exports.append(export)
-    return Target(ctypes.addressof(export), None)
+    return Target(ctypes.addressof(export), dtype, None)

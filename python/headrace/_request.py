@@ -25,6 +25,7 @@ class Request:
     cuts: dict[int, Cut] = field(default_factory=dict)  # of tensors that are not wanted whole
     ranges: dict[int, Ranges] = field(default_factory=dict)  # of items
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # where it has not a dimension for each stored one
+    dtypes: dict[int, str] = field(default_factory=dict)  # of items that are converted, or were asked for by a dtype
     into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)  # of items
     owners: list[int] = field(default_factory=list)  # positions of the items behind the first ones
     exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
@@ -40,6 +41,13 @@ class Request:
 
     def device_of(self, item: int) -> str:
         return self.places.get(item, self.devices[0])
+
+    def dtype_of(self, position: int) -> str:
+        """What a tensor becomes."""
+        return self.dtypes.get(position) or self.core.info(self.index_of(position))[1]
+
+    def dtype_codes(self) -> dict[int, int]:
+        return {item: _dtypes.CODES[name] for item, name in self.dtypes.items()}
 
     def items(self) -> list[int] | None:
         """The tensor of each item; None: every tensor is one."""
@@ -58,17 +66,17 @@ class Request:
         return self.cuts.get(position) or _slices.whole(shape)
 
     def add(self, position: int, holder: Any, cut: Cut, target: Target) -> None:
-        """Adds the parts of a cut as items that are loaded into memory of `holder`."""
-        dtype = self.core.info(self.index_of(position))[1]
+        """Adds the parts of a cut as items that are loaded into memory of `holder`, and become what that holds."""
         if target.stream is not None and self.streams.setdefault(target.device, target.stream) != target.stream:
             raise errors.make("InvalidArgument", "the memory to load into is in use on two CUDA streams of "
                                                  f"{target.device}; synchronize one, or use a load for each")
-        for ranges, start, steps in _parts.place(cut, dtype, target.address, target.strides):
+        for ranges, start, steps in _parts.place(cut, target.dtype, target.address, target.strides):
             item = position
             if position in self.into:
                 item = len(self) + len(self.owners)
                 self.owners.append(position)
             self.ranges[item] = ranges
+            self.dtypes[item] = target.dtype
             self.into[item] = holder, start, steps
             self.places[item] = target.device
 
@@ -103,7 +111,7 @@ def make(
         _add_shards(request, shard, rank, world)
     _settle(request)
     if dtype is not None:
-        _check_dtypes(request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
+        _add_dtypes(request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
     if device_map is not None:
         request.places = dict(enumerate(_places.resolve(core, request.indices, device_map, device)))
     if into is not None:
@@ -197,15 +205,42 @@ def _settle(request: Request) -> None:
             request.ranges[position] = next(cut.parts())[0]
 
 
-def _check_dtypes(request: Request, dtypes: Mapping[str, Any]) -> None:
-    for position, dtype in _by_pattern(request, dtypes).items():
-        name, stored, *_ = request.core.info(request.index_of(position))
-        wanted = _dtypes.name_of(dtype)
-        if wanted is None:
-            raise errors.make("InvalidArgument", f"dtype {dtype!r} is none of {', '.join(_dtypes.BITS)}")
-        if wanted != stored:
-            raise errors.make("Unsupported", f"tensor '{name}' is stored as {stored}; this version converts no dtypes "
-                                             f"(asked for: {wanted})", tensor=name)
+# ------------------------------------------------------------------------------------------------------------ dtypes
+
+
+def _add_dtypes(request: Request, dtypes: Mapping[str, Any]) -> None:
+    """`"*"` is for all of which no other entry speaks, and converts tensors of floats only."""
+    general = dtypes.get("*")
+    special = {key: value for key, value in dtypes.items() if key != "*"}
+    named = _by_pattern(request, special) if special else {}
+    for position, dtype in named.items():
+        _add_dtype(request, position, dtype, named=True)
+    if _dtype_name(general) is None:
+        return
+    for position in range(len(request)):
+        if position not in named:
+            _add_dtype(request, position, general, named=False)
+
+
+def _dtype_name(dtype: Any) -> str | None:
+    """The format's name; None: as stored. Raises InvalidArgument."""
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
+        return None
+    name = _dtypes.name_of(dtype)
+    if name is None:
+        raise errors.make("InvalidArgument", f"dtype {dtype!r} is none of {', '.join(_dtypes.BITS)} and 'auto'")
+    return name
+
+
+def _add_dtype(request: Request, position: int, dtype: Any, named: bool) -> None:
+    name, stored, *_ = request.core.info(request.index_of(position))
+    wanted = _dtype_name(dtype)
+    if wanted is None or (not named and stored not in _dtypes.FLOATS):
+        return
+    if not _dtypes.converts(stored, wanted):
+        message = f"tensor '{name}' is stored as {stored}, which cannot be converted to {wanted}; say 'auto' for it"
+        raise errors.make("Unsupported", message, tensor=name)
+    request.dtypes[position] = wanted
 
 
 # ----------------------------------------------------------------------------------------------- memory for tensors
@@ -213,15 +248,15 @@ def _check_dtypes(request: Request, dtypes: Mapping[str, Any]) -> None:
 
 def _add_into(request: Request, into: Mapping[str, Any], device: str | None) -> None:
     for position, index in enumerate(request.indices or ()):
-        name, dtype, shape, *_ = request.core.info(index)
-        target, wanted = into[name], request.places.get(position, device)
+        name, stored, shape, *_ = request.core.info(index)
+        target, place, asked = into[name], request.places.get(position, device), request.dtypes.get(position)
         try:
             for cut, memory in _memories(request, position, shape, target):
-                dropped = _into.packed_shape("", dtype, cut.shape) if cut.dropped else None
-                found = _into.target(memory, dtype, cut.extents, dropped, request.exports)
-                if wanted not in (None, found.device):
+                dropped = _into.packed_shape("", stored, cut.shape) if cut.dropped else None
+                found = _into.target(memory, _into.Wanted(stored, asked, cut.extents, dropped), request.exports)
+                if place not in (None, found.device):
                     raise errors.make("InvalidArgument", f"the memory to load into is on {found.device}, but the load "
-                                                         f"goes to {wanted}")
+                                                         f"goes to {place}")
                 request.add(position, target, cut, found)
         except errors.HeadraceError as error:
             raise _in_tensor(name, error) from None
@@ -251,10 +286,12 @@ def make_parted(request: Request, frameworks: Sequence[Framework]) -> None:
     for position, cut in request.cuts.items():
         if cut.is_slice or position in request.into:
             continue
-        name, dtype, *_ = request.core.info(request.index_of(position))
+        name, stored, *_ = request.core.info(request.index_of(position))
+        dtype = request.dtype_of(position)
         try:
             tensor = chosen[request.device_of(position)].empty(dtype, cut.shape)
-            found = _into.target(tensor, dtype, cut.extents, request.shapes.get(position), request.exports)
+            wanted = _into.Wanted(stored, dtype, cut.extents, request.shapes.get(position))
+            found = _into.target(tensor, wanted, request.exports)
             request.add(position, _parts.Cell(name, tensor), cut, found)
         except errors.HeadraceError as error:
             raise _in_tensor(name, error) from None

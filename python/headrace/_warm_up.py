@@ -18,9 +18,10 @@ SPARED_BYTES = 1 << 30  # of free memory: for kernels, libraries and others
 def sizes(core: _core.Checkpoint, request: _request.Request) -> Iterator[int]:
     """Bytes of each tensor of a request; each is there once, however many names a model has for it."""
     for position in range(len(core) if request.indices is None else len(request.indices)):
-        _, dtype, _, _, _, nbytes = core.info(request.index_of(position))
-        if position in request.cuts:
-            nbytes = _dtypes.BITS[dtype] * math.prod(request.cuts[position].extents) // 8
+        _, stored, shape, _, _, nbytes = core.info(request.index_of(position))
+        dtype = request.dtype_of(position)
+        if position in request.cuts or dtype != stored:
+            nbytes = _dtypes.BITS[dtype] * math.prod(request.cut_of(position, shape).extents) // 8
         yield nbytes
 
 

@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/option_struct.h"
 #include "base/sys.h"
+#include "engine/casts.h"
 #include "engine/gds_files.h"
 #include "engine/group.h"
 #include "engine/load.h"
@@ -231,7 +232,9 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     }
     load->storage_node = storage_node(load);
     load->thread_wanted = threads_wanted(load);
-    code = hr_route_choose(load, err);
+    code = hr_casts_prepare(load, err);
+    if (code == 0)
+        code = hr_route_choose(load, err);
     if (code == 0 && load->route == HR_ROUTE_GDS)
         code = hr_gds_files_new(loader->devices[__builtin_ctzll(loader->remote_devices)].gds, &load->plan,
                                 &load->gds_files, err);

@@ -1,15 +1,24 @@
 /*
- * send.c: pieces as moves. Rows of the innermost dimension are one move, so a narrow slice needs few.
+ * send.c: pieces as moves. Rows of the innermost dimension are one move, so a narrow slice needs few. What is converted
+ * is left to the device; send_converted.c does it where that cannot.
  */
 #include "engine/send.h"
 
 #include <string.h>
 
-/* Whether `next` goes on where `last` ends, in both memories. */
+#include "convert/convert.h"
+#include "engine/send_converted.h"
+
+uint64_t hr_item_cast(const struct hr_plan_item *item)
+{
+    return hr_plan_is_cast(item) ? hr_cast_code(item->source_dtype, item->dtype) : 0;
+}
+
+/* Whether `next` goes on where `last` ends, in both memories, and is converted alike. */
 static int follows(const struct hr_move *last, const struct hr_move *next)
 {
-    return last->rows == 1 && next->rows == 1 && next->source == last->source + last->bytes &&
-           next->target == last->target + last->bytes;
+    return last->rows == 1 && next->rows == 1 && next->cast == last->cast &&
+           next->source == last->source + last->bytes && next->target == last->target + hr_move_target_bytes(last);
 }
 
 int hr_move_join(struct hr_move *moves, size_t move_count, const struct load_item *last_item,
@@ -43,18 +52,27 @@ static int make_room(struct hr_sender *sender, struct hr_error *err)
     return code < 0 ? code : hr_fence_wait(sender->fence, err);
 }
 
-static void copy_rows(const struct hr_move *move)
+/* In host memory. */
+static void move_rows(const struct hr_move *move)
 {
-    for (unsigned long long r = 0; r < move->rows; r++)
-        memcpy((char *)(uintptr_t)move->target + (long long)r * move->target_pitch,
-               (const char *)(uintptr_t)move->source + (long long)r * move->source_pitch, move->bytes);
+    char *target = (char *)(uintptr_t)move->target;
+    const char *source = (const char *)(uintptr_t)move->source;
+    uint32_t from = move->cast & 255, to = move->cast >> 8 & 255;
+    for (unsigned long long r = 0; r < move->rows; r++) {
+        if (move->cast)
+            hr_convert(from, to, target, source, move->bytes / (hr_dtype_bits(from) / 8));
+        else
+            memcpy(target, source, move->bytes);
+        target += move->target_pitch;
+        source += move->source_pitch;
+    }
 }
 
 int hr_send_move(struct hr_sender *sender, const struct hr_move *move, const struct load_item *item,
                  struct hr_error *err)
 {
     if (!sender->lane) {
-        copy_rows(move);
+        move_rows(move);
         return 0;
     }
     if (hr_move_join(sender->moves, sender->move_count, sender->item, move, item))
@@ -67,31 +85,38 @@ int hr_send_move(struct hr_sender *sender, const struct hr_move *move, const str
     return 0;
 }
 
-static struct hr_move as_move(const struct hr_run_rows *rows, struct hr_send_source *source, const char *data)
+const char *hr_send_take(struct hr_send_source *source, const struct hr_run_rows *rows)
 {
-    const char *from = source->bytes;
+    const char *bytes = source->bytes;
     if (source->is_span)
-        from += rows->run.source_offset - source->begin;
-    else
-        source->bytes += rows->run.bytes * rows->count;
+        return bytes + (rows->run.source_offset - source->begin);
+    source->bytes += rows->run.bytes * rows->count;
+    return bytes;
+}
+
+static struct hr_move as_move(const struct hr_run_rows *rows, struct hr_send_source *source, const char *data,
+                              uint64_t cast)
+{
     return (struct hr_move){
-        .source = (uintptr_t)from,
+        .source = (uintptr_t)hr_send_take(source, rows),
         .target = (uintptr_t)(data + rows->run.target_offset),
         .bytes = rows->run.bytes,
         .rows = rows->count,
         .source_pitch = (long long)(source->is_span ? rows->source_stride : rows->run.bytes),
         .target_pitch = rows->target_stride,
+        .cast = cast,
     };
 }
 
 int hr_send_piece(struct hr_sender *sender, const struct load_item *item, const struct hr_plan_item *planned,
                   const struct hr_plan_piece *piece, struct hr_send_source *source, struct hr_error *err)
 {
+    uint64_t cast = hr_item_cast(planned);
     struct hr_run_walk walk;
     struct hr_run_rows rows;
     hr_run_walk_init(&walk, planned, piece);
     while (hr_run_walk_rows(&walk, &rows)) {
-        struct hr_move move = as_move(&rows, source, item->data);
+        struct hr_move move = as_move(&rows, source, item->data, cast);
         int code = hr_send_move(sender, &move, item, err);
         if (code < 0)
             return code;
@@ -100,7 +125,7 @@ int hr_send_piece(struct hr_sender *sender, const struct load_item *item, const 
 }
 
 int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const struct hr_staging_slot *slot,
-                  const char *bytes, int is_span, struct hr_lane *lane, struct hr_fence *fence,
+                  const char *bytes, int is_span, struct hr_lane *lane, struct hr_fence *fence, char **scratch,
                   struct hr_place_counts *counts, struct hr_error *err)
 {
     struct hr_sender sender = {.lane = lane,
@@ -110,11 +135,17 @@ int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const
                                .fence = fence,
                                .counts = counts};
     struct hr_send_source source = {bytes, is_span, chunk->file_begin};
-    int code = 0;
+    int by_host = chunk->has_cast && !hr_lane_converts(lane, slot->block), code = 0;
+    if (by_host)
+        load->casts.by_host = 1;
     for (size_t i = 0; code == 0 && i < chunk->piece_count; i++) {
         const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
-        code = hr_send_piece(&sender, &load->items[piece->item_index], &load->plan.items[piece->item_index], piece,
-                             &source, err);
+        const struct load_item *item = &load->items[piece->item_index];
+        const struct hr_plan_item *planned = &load->plan.items[piece->item_index];
+        if (by_host && hr_plan_is_cast(planned))
+            code = hr_send_converted(&sender, item, planned, piece, &source, scratch, err);
+        else
+            code = hr_send_piece(&sender, item, planned, piece, &source, err);
     }
     if (code == 0)
         code = hr_send_flush(&sender, err);

@@ -178,15 +178,26 @@ static int sort_items(struct hr_spread *spread, struct hr_error *err)
     return code;
 }
 
+/*
+ * Whether the item's range may go on in the extent of `last`: parts end on multiples of HR_TENSOR_ALIGNMENT, and elements
+ * that are converted must not be cut there.
+ */
+static int goes_on(const struct hr_spread_item *last, const struct hr_spread_item *item,
+                   const struct hr_plan_item *planned)
+{
+    return last && last->file_index == item->file_index && item->source <= last->source + (last->end - last->begin) &&
+           (last->begin + (item->source - last->source)) % planned->source_unit == 0;
+}
+
 /* Gives every item its place in the stream. `end` holds the length of its range until then. */
-static void lay_out(struct hr_spread *spread)
+static void lay_out(struct hr_spread *spread, const struct hr_plan *plan)
 {
     const struct hr_spread_item *last = NULL; /* whose range reaches furthest in the extent */
     size_t extent = 0;
     for (size_t i = 0; i < spread->item_count; i++) {
         struct hr_spread_item *item = &spread->items[i];
         uint64_t length = item->end;
-        if (last && last->file_index == item->file_index && item->source <= last->source + (last->end - last->begin)) {
+        if (goes_on(last, item, &plan->items[item->item_index])) {
             item->begin = last->begin + (item->source - last->source);
         } else {
             extent += last != NULL;
@@ -231,7 +242,7 @@ static int make(struct maker *maker, struct hr_error *err)
         code = sort_items(spread, err);
     if (code)
         return code;
-    lay_out(spread);
+    lay_out(spread, maker->plan);
     code = hr_spread_cut(spread, maker->plan->options.group_bytes, maker->scratch, err);
     if (!code)
         hr_spread_digest(spread, maker->request);

@@ -256,6 +256,62 @@ static void test_host(void **state)
     run_settings(NULL);
 }
 
+/* What a rank has, against a load of its own of the same items, to host memory. */
+static void check_as_alone(struct scene_of_ranks *scene, uint32_t rank)
+{
+    struct job *job = &scene->jobs[rank];
+    struct hr_loader *loader = loader_make(NULL);
+    struct hr_load *load;
+    struct hr_error err = {0};
+    assert_ok(job->code, job->err);
+    assert_ok(hr_load_start(loader, job->checkpoint, job->items, job->model->count, NULL, &load, &err), err);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    for (size_t i = 0; i < job->model->count; i++) {
+        struct hr_view wanted = {.size = sizeof wanted}, view = {.size = sizeof view};
+        assert_ok(hr_load_view(load, i, &wanted, &err), err);
+        assert_ok(hr_load_view(job->load, i, &view, &err), err);
+        assert_int_equal(view.dtype, wanted.dtype);
+        assert_int_equal(view.bytes, wanted.bytes);
+        unsigned char *bytes = malloc(view.bytes + 1);
+        assert_ok(hr_load_read(job->load, i, 0, view.bytes, bytes, &err), err);
+        assert_true(view.bytes == 0 || memcmp(bytes, wanted.data, view.bytes) == 0);
+        free(bytes);
+    }
+    hr_load_free(load);
+    hr_loader_free(loader);
+}
+
+/* Every second tensor that can be gets another dtype: wider, narrower, and of the same width. */
+static void run_casts(uint32_t world, const char *const *devices, uint64_t group_bytes)
+{
+    static const uint32_t dtypes[] = {HR_DTYPE_F64, HR_DTYPE_F32, HR_DTYPE_BF16, HR_DTYPE_F8_E4M3, HR_DTYPE_I16};
+    static struct scene_of_ranks scene;
+    struct hr_loader_options loader_options = {.thread_count = 2, .route = HR_ROUTE_PREAD};
+    ranks_begin(&scene, &mixed, world, devices, loader_options);
+    for (uint32_t r = 0; r < world; r++) {
+        scene.jobs[r].options.group_bytes = group_bytes;
+        for (size_t i = 0; i < mixed.count; i++)
+            if (i % 2 && hr_dtype_converts(mixed.tensors[i].dtype, dtypes[i / 2 % 5]))
+                scene.jobs[r].items[i].dtype = dtypes[i / 2 % 5];
+    }
+    thread_group_run(&scene.group);
+    for (uint32_t r = 0; r < world; r++) {
+        check_as_alone(&scene, r);
+        assert_true(scene.jobs[r].stats.bytes_converted > 0);
+        assert_true(scene.jobs[r].stats.bytes_spread > 0);
+    }
+    ranks_end(&scene);
+}
+
+static void test_casts(void **state)
+{
+    (void)state;
+    for (uint32_t world = 2; world <= 4; world++) {
+        run_casts(world, NULL, 0);
+        run_casts(world, NULL, 500 * KIB);
+    }
+}
+
 /* ------------------------------------------------------------------------------------- what goes wrong */
 
 #define SMALL_BYTES (24 * KIB)
@@ -331,7 +387,7 @@ static void test_own_errors(void **state)
         small_end(&scene, NULL);
 
         small_begin(&scene, world, NULL);
-        scene.jobs[1].items[3].dtype = HR_DTYPE_I8;
+        scene.jobs[1].items[3].dtype = HR_DTYPE_F4; /* which nothing is converted to */
         thread_group_run(&scene.group);
         check_blame(&scene, 1, HR_EUNSUPPORTED, "rank 1 cannot start: Unsupported: item 3");
         small_end(&scene, NULL);
@@ -493,6 +549,8 @@ static void test_gpu(void **state)
     if (fake)
         scene_need_fake("devices=2,delay_us=5");
     run_settings(gpu_names());
+    run_casts(2, gpu_names(), 0);
+    run_casts(3, gpu_names(), 600 * KIB);
     if (!fake)
         return;
     scene_need_fake("devices=2,no_kernel=1");
@@ -616,10 +674,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host),       cmocka_unit_test(test_into),        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_own_errors), cmocka_unit_test(test_differences), cmocka_unit_test(test_stopping),
-        cmocka_unit_test(test_late),       cmocka_unit_test(test_lost),        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_gpu),        cmocka_unit_test(test_gpu_lost),    cmocka_unit_test(test_gpu_faults),
+        cmocka_unit_test(test_host),       cmocka_unit_test(test_casts),      cmocka_unit_test(test_into),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_own_errors), cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_stopping),   cmocka_unit_test(test_late),       cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_faults),     cmocka_unit_test(test_gpu),        cmocka_unit_test(test_gpu_lost),
+        cmocka_unit_test(test_gpu_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
