@@ -21,8 +21,8 @@ from ._core import version as __version__
 from ._job import Job, Stats
 from ._options import Loader, release
 from ._probe import Limits, probe, storage
-from ._request import Shard, shard
 from ._safe_open import safe_open
+from ._slices import Pick, Shard, pick, shard
 from ._table import Extent, from_table
 from .errors import HeadraceError
 
@@ -37,6 +37,7 @@ __all__ = [
     "Job",
     "Limits",
     "Loader",
+    "Pick",
     "SafetensorError",
     "Shard",
     "Stats",
@@ -48,6 +49,7 @@ __all__ = [
     "from_table",
     "load",
     "open",
+    "pick",
     "probe",
     "release",
     "safe_open",

@@ -128,6 +128,9 @@ class Checkpoint(Mapping[str, TensorInfo]):
         framework: str | None = None,
         device: Any = None,
         slices: Mapping[str, Any] | None = None,
+        shard: Mapping[str, Any] | int | None = None,
+        rank: int | None = None,
+        world: int | None = None,
         dtype: Any = None,
         into: Mapping[str, Any] | None = None,
         window_bytes: int | None = None,
@@ -148,11 +151,19 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 first GPU if there is one. None: where the memory of `into` is, else the loader's, else "cpu" (with
                 framework "cupy" its current device).
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
-                or shard(dim, rank, world). Only the needed bytes are read. An exact name goes before patterns, and
-                earlier patterns before later ones.
+                or shard() or pick(). Only the needed bytes are read. An exact name goes before patterns, and earlier
+                patterns before later ones. What comes in several parts is made when the load starts, outside of any
+                window, and wants framework "torch" or "numpy", or `into`.
+            shard: {name or pattern: dimension}: only the block of this dimension that belongs to `rank` of `world`, of
+                what `slices` leaves; (dimension, sizes) for the block of each section, as shard() takes it. Negative
+                dimensions count from the last. What a pattern matches and lacks the dimension is whole, as is what
+                nothing matches. A dimension alone is for all tensors that have it.
+            rank, world: whose block `shard` means.
             dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
-                and dtypes must be equal; strides are free. All on one device: a load for each, where there are more.
+                and dtypes must be equal; strides are free. Several tensors may go to views of one, and several
+                ranges of a tensor each to its own memory: {name: [(index, memory), ...]}. All on one device: a load
+                for each, where there are more.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
@@ -169,7 +180,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         """
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
-        request = _request.make(self._core, names, slices, dtype, into, place)
+        request = _request.make(self._core, names, slices, dtype, into, place, shard, rank, world)
         place = place or request.device or loader.device or _frameworks.default_device(framework)
         core = loader._core_of(place)
         if into is None:
@@ -181,6 +192,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
             self._check_dtypes(request, chosen)
         if warm_up and chosen.name == "torch" and place != "cpu":
             _warm_up.take(place, _warm_up.sizes(self._core, request))
+        request.device = place
+        _request.make_parted(request, chosen)
         return Job(
             self,
             core,

@@ -48,6 +48,20 @@ class Framework:
     reason: Callable[[str], str | None] | None = None
     capture: Callable[[], tuple[int, Scope]] | None = None
 
+    def empty(self, dtype: str, shape: tuple[int, ...]) -> Any:
+        """A tensor of this shape, in the format's elements. Raises Unsupported where the framework has none."""
+        if self.maker is None:
+            raise errors.make("Unsupported", "it comes in several parts; 'torch' and 'numpy' make a tensor for "
+                                             "them, so use one of them, or give memory by into=")
+        make, rows, _ = self.maker
+        row = rows[list(_dtypes.BITS).index(dtype)]
+        if isinstance(row, str):
+            raise errors.make("Unsupported", row)
+        keywords, packed = row
+        if packed > 1 and (not shape or shape[-1] % packed):
+            raise errors.make("Unsupported", f"its last dimension does not fill whole bytes; {_dtypes.RAW}")
+        return make((*shape[:-1], shape[-1] // packed) if packed > 1 else shape, **keywords)
+
 
 NONE = Framework("none")
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, Union
 
-from . import _core, _probe, errors
+from . import _core, _parts, _probe, errors
 from ._frameworks import Framework, Scope
 from ._request import Request
 
@@ -146,7 +146,9 @@ class Job:
         self._checkpoint = checkpoint
         self._core: _core.Checkpoint = checkpoint._core
         self._request = request
-        self._framework = framework
+        # what is handed out of what the load gives for an item; None: that itself
+        self._convert = _parts.taken if request.owners else framework.convert
+        self._parts = _parts.Parts(len(request), request.owners) if request.owners else None
         self._order = order
         self._positions: dict[int, int] | None = None
         self._futures: dict[str, Future[Any]] = {}
@@ -162,13 +164,15 @@ class Job:
         self._device = {"device": facts["device"], "device_name": facts["name"]}
         self._device_uuid: str = facts["uuid"]
         self._load = _core.Load(
-            loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
+            loader, self._core, request.items(), request.ranges, request.shapes, request.into, framework.maker,
             window_bytes, _deadline_ns(deadline), lazy, self._bar, stream,
         )
         self._wait, self._wait_all, self._next = (
             _within(scope, call) for call in (self._load.wait, self._load.wait_all, self._load.next)
         )
-        self._left = len(self._load)
+        if self._parts is not None:
+            self._wait = self._parts.waiting(self._wait)
+        self._left = len(request)
         _live.add(self._load)
 
     # ------------------------------------------------------------------------------------------------ tensors
@@ -180,7 +184,7 @@ class Job:
         return [self._core.info(index)[0] for index in self._request.indices]
 
     def __len__(self) -> int:
-        return len(self._load)
+        return len(self._request)
 
     def get(self, name: str) -> Any:
         """Waits for a tensor and hands it out, once. It is read next, wherever it lies in the file.
@@ -202,7 +206,7 @@ class Job:
             future = self._futures.get(name)
             if future is None:
                 position = self._position(name)
-                self._waiter = self._waiter or _Waiter(self._wait, self._framework)
+                self._waiter = self._waiter or _Waiter(self._wait, self._convert)
                 future = self._futures[name] = self._waiter.submit(position)
         return future
 
@@ -220,21 +224,26 @@ class Job:
         """Waits for all tensors and hands out those that were not yet: {name: tensor}. No window bounds this call."""
         if self._drained:
             return {}
-        convert, names = self._framework.convert, self.names()
+        convert, names = self._convert, self.names()
         tensors = self._wait_all()
         if convert is None:
             result = {name: tensor for name, tensor in zip(names, tensors) if tensor is not None}
         else:
-            result = {name: convert(tensor) for name, tensor in zip(names, tensors) if tensor is not None}
+            result = {name: convert(tensor) for name, tensor in zip(names, tensors) if not _parts.is_gone(tensor)}
         self._drained = True
         self.close()
         return result
 
     def _in_readiness(self) -> Iterator[tuple[str, Any]]:
-        convert, names, step = self._framework.convert, self.names(), self._next
+        convert, names, step, parts = self._convert, self.names(), self._next, self._parts
         while (ready := step()) is not None:
             position, tensor = ready
             del ready
+            if parts is not None:
+                complete = parts.arrived(position)
+                if complete is None:
+                    continue
+                position = complete
             yield names[position], tensor if convert is None else convert(tensor)
             del tensor  # before the next one is waited for
 
@@ -252,8 +261,8 @@ class Job:
 
     def _take(self, position: int) -> Any:
         tensor = self._wait(position)
-        if self._framework.convert is not None:
-            tensor = self._framework.convert(tensor)
+        if self._convert is not None:
+            tensor = self._convert(tensor)
         self._left -= 1
         if self._left == 0 and self._waiter is None:
             self._finish()
@@ -298,7 +307,10 @@ class Job:
     def stats(self) -> Stats | None:
         """What the load did so far; None once it is closed (then: Checkpoint.last_stats)."""
         values = self._load.stats()
-        return None if values is None else Stats(**values, **self._device)
+        if values is None:
+            return None
+        values["item_count"] = len(self)
+        return Stats(**values, **self._device)
 
     def _finish(self) -> None:
         with self._lock:
@@ -318,9 +330,9 @@ class _Waiter:
     """The thread that completes a job's futures. It knows the load's wait(), not the job: a job can be dropped, and the
     thread ends behind its last future."""
 
-    def __init__(self, wait: Callable[[int], Any], framework: Framework) -> None:
+    def __init__(self, wait: Callable[[int], Any], convert: Callable[[Any], Any] | None) -> None:
         self._wait = wait
-        self._framework = framework
+        self._convert = convert
         self._queue: queue.SimpleQueue[tuple[int, Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="headrace-futures", daemon=True).start()
 
@@ -343,7 +355,7 @@ class _Waiter:
     def _complete(self, position: int, future: Future[Any]) -> None:
         try:
             tensor = self._wait(position)
-            future.set_result(tensor if self._framework.convert is None else self._framework.convert(tensor))
+            future.set_result(tensor if self._convert is None else self._convert(tensor))
         except BaseException as error:
             future.set_exception(error)
 

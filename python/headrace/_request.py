@@ -1,55 +1,60 @@
 """What of a checkpoint is asked for: names and globs, slices and shards, dtypes, and memory to load into, resolved to
-the positions and exact ranges that the engine takes. Pure but for `into`, which asks tensors for their addresses.
+the items that the engine takes: positions and exact ranges.
 """
 
 from __future__ import annotations
 
-import ctypes
-import operator
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from . import _core, _dtypes, _frameworks, errors
+from . import _core, _dtypes, _into, _parts, _slices, errors
+from ._frameworks import Framework
+from ._slices import Cut, Ranges
 
-Ranges = tuple[tuple[int, int, int], ...]
 Names = Union[str, Iterable[str], None]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The block of one dimension that belongs to a rank; see shard()."""
-
-    dim: int
-    rank: int
-    world: int
-
-
-def shard(dim: int, rank: int, world: int) -> Shard:
-    """The block of dimension `dim` that belongs to `rank` of `world`, for `slices=`.
-
-    Blocks have ceil(extent / world) elements; the last ones may be shorter or empty. `dim` may be negative.
-    """
-    if not 0 <= rank < world:
-        raise errors.make("InvalidArgument", f"rank {rank} is not between 0 and {world - 1} (world {world})")
-    return Shard(dim, rank, world)
 
 
 @dataclass
 class Request:
-    """What _core.Load takes. Positions count the items of the request."""
+    """What _core.Load takes. A position counts the tensors of the request, and is the number of their first items."""
 
+    core: _core.Checkpoint
     indices: list[int] | None = None  # of tensors; None: all
-    ranges: dict[int, Ranges] = field(default_factory=dict)
-    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)  # of tensors that are not wanted whole
+    ranges: dict[int, Ranges] = field(default_factory=dict)  # of items
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # where it has not a dimension for each stored one
+    into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)  # of items
+    owners: list[int] = field(default_factory=list)  # positions of the items behind the first ones
     exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
     device: str | None = None  # where the memory of `into` must be; None: not known yet
     stream: int | None = None  # CUDA: what the memory of `into` was used on last; None: nowhere that matters
 
+    def __len__(self) -> int:
+        return len(self.core) if self.indices is None else len(self.indices)
+
     def index_of(self, position: int) -> int:
         return position if self.indices is None else self.indices[position]
+
+    def items(self) -> list[int] | None:
+        """The tensor of each item; None: every tensor is one."""
+        if not self.owners:
+            return self.indices
+        return [self.index_of(position) for position in [*range(len(self)), *self.owners]]
+
+    def cut_of(self, position: int, shape: tuple[int, ...]) -> Cut:
+        return self.cuts.get(position) or _slices.whole(shape)
+
+    def add(self, position: int, holder: Any, cut: Cut, address: int, strides: tuple[int, ...] | None) -> None:
+        """Adds the parts of a cut as items that are loaded into memory of `holder`."""
+        dtype = self.core.info(self.index_of(position))[1]
+        for ranges, start, steps in _parts.place(cut, dtype, address, strides):
+            item = position
+            if position in self.into:
+                item = len(self) + len(self.owners)
+                self.owners.append(position)
+            self.ranges[item] = ranges
+            self.into[item] = holder, start, steps
 
 
 def make(
@@ -59,9 +64,12 @@ def make(
     dtype: Any = None,
     into: Mapping[str, Any] | None = None,
     device: str | None = None,
+    shard: Mapping[str, Any] | int | None = None,
+    rank: int | None = None,
+    world: int | None = None,
 ) -> Request:
     """Resolves the arguments of a load. `device` is the resolved name of the one that was asked for."""
-    request = Request(select(core, names), device=device)
+    request = Request(core, select(core, names), device=device)
     if into is not None:
         given = [_find(core, name) for name in into]
         wanted = None if request.indices is None else set(request.indices)
@@ -71,11 +79,16 @@ def make(
                               tensor=left_out[0])
         request.indices = sorted(given)
     if slices:
-        _add_slices(core, request, slices)
+        _add_slices(request, slices)
+    if (shard is None) != (rank is None) or (rank is None) != (world is None):
+        raise errors.make("InvalidArgument", "shard=, rank= and world= go together: which dimension, and whose block")
+    if shard is not None and rank is not None and world is not None:
+        _add_shards(request, shard, rank, world)
+    _settle(request)
     if dtype is not None:
-        _check_dtypes(core, request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
+        _check_dtypes(request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
     if into is not None:
-        _add_into(core, request, into)
+        _add_into(request, into)
     return request
 
 
@@ -107,8 +120,9 @@ def select(core: _core.Checkpoint, names: Names) -> list[int] | None:
     return sorted({index for pattern in patterns for index in match(core, pattern)})
 
 
-def _by_pattern(core: _core.Checkpoint, request: Request, table: Mapping[str, Any]) -> dict[int, Any]:
+def _by_pattern(request: Request, table: Mapping[str, Any]) -> dict[int, Any]:
     """position -> value of the first key that names or matches the tensor; an exact name goes before globs."""
+    core = request.core
     positions = None if request.indices is None else {index: at for at, index in enumerate(request.indices)}
     result: dict[int, Any] = {}
     exact = [key for key in table if core.find(key) >= 0]
@@ -120,90 +134,51 @@ def _by_pattern(core: _core.Checkpoint, request: Request, table: Mapping[str, An
     return result
 
 
-# ---------------------------------------------------------------------------------------------------------- slices
+def _in_tensor(name: str, error: errors.HeadraceError) -> Exception:
+    """The same error, with the tensor that it is about."""
+    return errors.make(error.kind, f"tensor '{name}': {error}", tensor=name)
 
 
-def resolve_index(shape: tuple[int, ...], index: Any) -> tuple[Ranges, tuple[int, ...]]:
-    """Ranges and resulting shape of `index` by numpy's rules: integers (which drop their dimension), slices of
-    positive step with negative and clamped bounds, one ellipsis. Raises InvalidArgument."""
-    if isinstance(index, Shard):
-        return _resolve_shard(shape, index)
-    parts = list(index) if isinstance(index, tuple) else [index]
-    ellipses = [at for at, part in enumerate(parts) if part is Ellipsis]
-    if len(ellipses) > 1:
-        raise errors.make("InvalidArgument", "only one ellipsis (...) is allowed in a slice")
-    given = len(parts) - len(ellipses)
-    if given > len(shape):
-        raise errors.make("InvalidArgument", f"{given} indices for a tensor of {len(shape)} dimensions {shape}")
-    at = ellipses[0] if ellipses else len(parts)
-    parts[at : at + len(ellipses)] = [slice(None)] * (len(shape) - given)
-    ranges = tuple(_resolve_part(part, dim, extent) for dim, (part, extent) in enumerate(zip(parts, shape)))
-    sizes = (_extent(bounds) for bounds, part in zip(ranges, parts) if isinstance(part, slice))
-    return ranges, tuple(sizes)
+# ------------------------------------------------------------------------------------------------ slices and shards
 
 
-def _resolve_part(part: Any, dim: int, extent: int) -> tuple[int, int, int]:
-    try:
-        if isinstance(part, slice):
-            start, stop, step = part.indices(extent)
-            if step < 1:
-                raise errors.make("InvalidArgument", f"dimension {dim}: the step must be positive, it is {step}")
-            return start, max(start, stop), step
-        if isinstance(part, bool):
-            raise TypeError
-        number = operator.index(part)
-    except errors.HeadraceError:
-        raise
-    except (TypeError, ValueError) as error:
-        message = f"dimension {dim}: an index is an integer, a slice of positive step or ..., not {part!r}"
-        raise errors.make("InvalidArgument", message) from error
-    if not -extent <= number < extent:
-        raise errors.make("InvalidArgument", f"dimension {dim}: index {number} is out of bounds for size {extent}")
-    number %= extent
-    return number, number + 1, 1
-
-
-def _resolve_shard(shape: tuple[int, ...], part: Shard) -> tuple[Ranges, tuple[int, ...]]:
-    dim = part.dim + len(shape) if part.dim < 0 else part.dim
-    if not 0 <= dim < len(shape):
-        raise errors.make("InvalidArgument", f"there is no dimension {part.dim} in shape {shape}")
-    block = -(-shape[dim] // part.world)
-    start = min(part.rank * block, shape[dim])
-    ranges = [(0, extent, 1) for extent in shape]
-    ranges[dim] = (start, min(start + block, shape[dim]), 1)
-    return tuple(ranges), tuple(map(_extent, ranges))
-
-
-def _extent(bounds: tuple[int, int, int]) -> int:
-    start, stop, step = bounds
-    return -(-(stop - start) // step)
-
-
-def _add_slices(core: _core.Checkpoint, request: Request, slices: Mapping[str, Any]) -> None:
-    for position, index in _by_pattern(core, request, slices).items():
-        name, dtype, shape, *_ = core.info(request.index_of(position))
+def _add_slices(request: Request, slices: Mapping[str, Any]) -> None:
+    for position, index in _by_pattern(request, slices).items():
+        name, _, shape, *_ = request.core.info(request.index_of(position))
         try:
-            ranges, sliced = resolve_index(shape, index)
+            request.cuts[position] = _slices.cut(shape, index)
         except errors.HeadraceError as error:
-            raise errors.make(error.kind, f"tensor '{name}': {error}", tensor=name) from None
-        request.ranges[position] = ranges
-        if len(sliced) != len(shape):
-            request.shapes[position] = packed_shape(name, dtype, sliced)
+            raise _in_tensor(name, error) from None
 
 
-def packed_shape(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in PyTorch's elements: of F4 two make one."""
-    if dtype != "F4":
-        return shape
-    if not shape or shape[-1] % 2:
-        message = f"tensor '{name}': F4 elements come in pairs, and the last dimension of {shape} is odd"
-        raise errors.make("Unsupported", message, tensor=name)
-    return (*shape[:-1], shape[-1] // 2)
+def _add_shards(request: Request, shard: Mapping[str, Any] | int, rank: int, world: int) -> None:
+    """The block of a rank, of what slices leave. What a pattern matches and has not the dimension stays whole."""
+    _slices.shard(0, rank, world)  # refuses a wrong rank also where nothing is sharded
+    table = shard if isinstance(shard, Mapping) else {"*": shard}
+    for position, wanted in _by_pattern(request, table).items():
+        name, _, shape, *_ = request.core.info(request.index_of(position))
+        dim, sizes = wanted if isinstance(wanted, tuple) else (wanted, None)
+        try:
+            part = _slices.shard(dim, rank, world, sizes)
+            if name in table or -len(shape) <= part.dim < len(shape):
+                request.cuts[position] = request.cut_of(position, shape).block(part)
+        except errors.HeadraceError as error:
+            raise _in_tensor(name, error) from None
 
 
-def _check_dtypes(core: _core.Checkpoint, request: Request, dtypes: Mapping[str, Any]) -> None:
-    for position, dtype in _by_pattern(core, request, dtypes).items():
-        name, stored, *_ = core.info(request.index_of(position))
+def _settle(request: Request) -> None:
+    """Slices are for the engine; what comes in several parts is given memory first."""
+    for position, cut in request.cuts.items():
+        if cut.dropped:
+            name, dtype, *_ = request.core.info(request.index_of(position))
+            request.shapes[position] = _into.packed_shape(name, dtype, cut.shape)
+        if cut.is_slice:
+            request.ranges[position] = next(cut.parts())[0]
+
+
+def _check_dtypes(request: Request, dtypes: Mapping[str, Any]) -> None:
+    for position, dtype in _by_pattern(request, dtypes).items():
+        name, stored, *_ = request.core.info(request.index_of(position))
         wanted = _dtypes.name_of(dtype)
         if wanted is None:
             raise errors.make("InvalidArgument", f"dtype {dtype!r} is none of {', '.join(_dtypes.BITS)}")
@@ -212,138 +187,51 @@ def _check_dtypes(core: _core.Checkpoint, request: Request, dtypes: Mapping[str,
                                              f"(asked for: {wanted})", tensor=name)
 
 
-# ------------------------------------------------------------------------------------------------------------ into
+# ----------------------------------------------------------------------------------------------- memory for tensors
 
 
-def _add_into(core: _core.Checkpoint, request: Request, into: Mapping[str, Any]) -> None:
+def _add_into(request: Request, into: Mapping[str, Any]) -> None:
     for position, index in enumerate(request.indices or ()):
-        name, dtype, shape, *_ = core.info(index)
-        if position in request.ranges:
-            shape = tuple(map(_extent, request.ranges[position]))
+        name, dtype, shape, *_ = request.core.info(index)
+        target = into[name]
         try:
-            target = into[name]
-            address, strides = _address(request, target, dtype, shape, request.shapes.get(position))
+            if isinstance(target, (list, tuple)):
+                _add_targets(request, position, dtype, shape, target)
+                continue
+            cut = request.cut_of(position, shape)
+            place = _into.address(request, target, dtype, cut.extents, request.shapes.get(position))
+            request.add(position, target, cut, *place)
         except errors.HeadraceError as error:
-            raise errors.make(error.kind, f"tensor '{name}': {error}", tensor=name) from None
-        request.into[position] = (target, address, strides)
+            raise _in_tensor(name, error) from None
 
 
-def _address(
-    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
-    """Address and strides in bytes (None: row-major) of memory to load into."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(target, torch.Tensor):
-        return _torch_address(request, torch, target, dtype, shape, dropped)
-    if hasattr(target, "__cuda_array_interface__"):
-        return _cuda_address(request, target, dtype, shape, dropped)
-    _place(request, "cpu")
-    if hasattr(target, "__array_interface__"):
-        return _numpy_address(target, dtype, shape, dropped)
-    return _buffer_address(request, target, dtype, shape), None
+def _add_targets(
+    request: Request, position: int, dtype: str, shape: tuple[int, ...], targets: list[Any] | tuple[Any, ...]
+) -> None:
+    """Memory for each of several (index, memory) of a tensor."""
+    if position in request.cuts:
+        raise errors.make("InvalidArgument", "into= has a list for it, whose indices count; leave it out of "
+                                             "slices= and shard=")
+    if not targets:
+        raise errors.make("InvalidArgument", "the list to load into is empty; give (index, memory) pairs")
+    for entry in targets:
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            raise errors.make("InvalidArgument", f"a list to load into has (index, memory) pairs, not {entry!r}")
+        cut = _slices.cut(shape, entry[0])
+        dropped = _into.packed_shape("", dtype, cut.shape) if cut.dropped else None
+        request.add(position, targets, cut, *_into.address(request, entry[1], dtype, cut.extents, dropped))
 
 
-def _place(request: Request, found: str, stream: int | None = None) -> None:
-    """All memory of a load is on one device, and what may still use it on one stream."""
-    if request.device is None:
-        request.device = found
-    if request.device != found:
-        raise errors.make("InvalidArgument", f"the memory to load into is on {found}, but the load goes to "
-                                             f"{request.device}; memory of each device wants a load of its own")
-    if stream is not None and request.stream not in (None, stream):
-        raise errors.make("InvalidArgument", "the memory to load into is in use on two CUDA streams; synchronize one, "
-                                             "or use a load for each")
-    request.stream = stream if request.stream is None else request.stream
-
-
-def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, found_shape: tuple[int, ...]) -> None:
-    if found_dtype != dtype:
-        raise errors.make("Unsupported", f"it is stored as {dtype} and the memory to load into is {found_dtype}; this "
-                                         "version converts no dtypes")
-    if found_shape != shape:
-        raise errors.make("InvalidArgument", f"it has shape {shape} and the memory to load into {found_shape}")
-
-
-def _torch_address(
-    request: Request, torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
-    device = str(target.device)
-    if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
-        message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
-        raise errors.make("DeviceUnavailable", message)
-    _place(request, device, _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None)
-    expected = dropped or (shape if dtype != "F4" else packed_shape("", dtype, shape))
-    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
-    if target.is_contiguous():
-        return target.data_ptr(), None
-    step = target.element_size()
-    return target.data_ptr(), _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
-
-
-def _cuda_address(
-    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
-    """CuPy's arrays and others that have the CUDA array interface, which does not name the device: DLPack does."""
-    interface = target.__cuda_array_interface__
-    if not hasattr(target, "__dlpack_device__"):
-        raise errors.make("InvalidArgument", f"a {type(target).__name__} does not tell its device (__dlpack_device__)")
-    address, read_only = interface["data"]
-    if read_only:
-        raise errors.make("InvalidArgument", "the array to load into is read-only")
-    stream = interface.get("stream")
-    _place(request, f"cuda:{int(target.__dlpack_device__()[1])}", 0 if stream == 1 else stream)
-    expected = dropped or shape
-    found = tuple(interface["shape"])
-    _check_target(dtype, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
-    strides = interface.get("strides")
-    return address, None if strides is None else _strides(tuple(strides), shape, dtype, expected)
-
-
-def _numpy_address(
-    target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
-    address, read_only = target.__array_interface__["data"]
-    if read_only:
-        raise errors.make("InvalidArgument", "the array to load into is read-only")
-    if target.__array_interface__["typestr"][0] == (">" if sys.byteorder == "little" else "<"):
-        raise errors.make("InvalidArgument", "the array to load into has the other byte order; tensors are loaded as "
-                                             "stored, in this machine's order")
-    expected = dropped or shape
-    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
-    if target.flags.c_contiguous:
-        return address, None
-    return address, _strides(tuple(target.strides), shape, dtype, expected)
-
-
-def _strides(
-    strides: tuple[int, ...], shape: tuple[int, ...], dtype: str, expected: tuple[int, ...]
-) -> tuple[int, ...]:
-    if len(expected) != len(shape) or dtype == "F4":
-        raise errors.make("Unsupported", "with an index that drops a dimension, or F4, the memory to load into must be "
-                                         "contiguous")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape)):
-        raise errors.make("InvalidArgument", "the memory to load into is expanded: elements share their bytes")
-    return strides
-
-
-def _buffer_address(request: Request, target: Any, dtype: str, shape: tuple[int, ...]) -> int:
-    bits = _dtypes.BITS[dtype]
-    for extent in shape:
-        bits *= extent
-    try:
-        view = memoryview(target)
-    except TypeError:
-        raise errors.make("InvalidArgument", "what to load into is a torch tensor, a numpy or cupy array or a writable "
-                                             f"buffer, not {type(target).__name__}") from None
-    if view.readonly or not view.c_contiguous:
-        found = "read-only" if view.readonly else "not contiguous"
-        raise errors.make("InvalidArgument", f"the buffer to load into is {found}")
-    if view.nbytes != bits // 8 or view.itemsize not in (1, _dtypes.BITS[dtype] // 8):
-        raise errors.make("InvalidArgument", f"a buffer to load into must hold {bits // 8} bytes, as bytes or as "
-                                             f"elements of {dtype}; this one has {view.nbytes} in elements of "
-                                             f"{view.itemsize}")
-    if view.nbytes == 0:
-        return 0
-    export = (ctypes.c_char * view.nbytes).from_buffer(view)
-    request.exports.append(export)
-    return ctypes.addressof(export)
+def make_parted(request: Request, framework: Framework) -> None:
+    """Lets the framework make the tensors that come in several parts, as cells to load into."""
+    for position, cut in request.cuts.items():
+        if cut.is_slice or position in request.into:
+            continue
+        name, dtype, *_ = request.core.info(request.index_of(position))
+        dropped = request.shapes.get(position)
+        try:
+            tensor = framework.empty(dtype, cut.shape)
+            place = _into.address(request, tensor, dtype, cut.extents, dropped)
+            request.add(position, _parts.Cell(name, tensor), cut, *place)
+        except errors.HeadraceError as error:
+            raise _in_tensor(name, error) from None

@@ -13,7 +13,7 @@ import os
 from types import ModuleType
 from typing import Any, Protocol, Union
 
-from . import _core, _devices, _dtypes, _frameworks, _request, errors
+from . import _core, _devices, _dtypes, _frameworks, _into, _slices, errors
 from ._begin import identity
 from ._checkpoint import Checkpoint, TensorInfo
 
@@ -172,7 +172,7 @@ class _TorchMapping:
                 f"tensor '{info.name}': torch {torch.__version__} has no dtype for {info.dtype}; {_dtypes.RAW}",
                 tensor=info.name,
             )
-        shape = _request.packed_shape(info.name, info.dtype, info.shape)
+        shape = _into.packed_shape(info.name, info.dtype, info.shape)
         part = self._storage[info.offset : info.offset + info.nbytes]
         return torch.empty(0, dtype=dtype, device="cpu").set_(part, 0, shape)
 
@@ -223,9 +223,13 @@ class _BufferMapping:
         return self._give(array)
 
     def part(self, info: TensorInfo, index: Any) -> Any:
-        ranges, shape = _request.resolve_index(info.shape, index)
+        cut = _slices.cut(info.shape, index)
         view = self._numpy.ndarray(info.shape, self._dtype(info), self._map, info.offset)
-        return self._give(view[tuple(slice(*bounds) for bounds in ranges)].copy().reshape(shape))
+        array = self._numpy.empty(cut.extents, view.dtype)
+        for ranges, starts in cut.parts():
+            part = view[tuple(slice(*bounds) for bounds in ranges)]
+            array[tuple(slice(start, start + size) for start, size in zip(starts, part.shape))] = part
+        return self._give(array.reshape(cut.shape))
 
     def all(self, checkpoint: Checkpoint) -> dict[str, Any]:
         infos = (checkpoint._info(index) for index in range(len(checkpoint)))

@@ -4,6 +4,7 @@ instead of hundreds, and fewer gaps. By PyTorch's public functions only."""
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,11 +19,8 @@ def sizes(core: _core.Checkpoint, request: _request.Request) -> Iterator[int]:
     """Bytes of each tensor of a request; each is there once, however many names a model has for it."""
     for position in range(len(core) if request.indices is None else len(request.indices)):
         _, dtype, _, _, _, nbytes = core.info(request.index_of(position))
-        if position in request.ranges:
-            nbytes = _dtypes.BITS[dtype]
-            for start, stop, step in request.ranges[position]:
-                nbytes *= -(-(stop - start) // step)
-            nbytes //= 8
+        if position in request.cuts:
+            nbytes = _dtypes.BITS[dtype] * math.prod(request.cuts[position].extents) // 8
         yield nbytes
 
 

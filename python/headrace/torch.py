@@ -6,7 +6,7 @@ from typing import Any, Union
 
 import torch as _torch
 
-from . import _api, _devices, _dtypes, _files, _hub, _request, _warm_up, errors
+from . import _api, _devices, _dtypes, _files, _hub, _into, _request, _warm_up, errors
 
 
 def load_file(
@@ -64,7 +64,7 @@ def _tensor(data: bytes, name: str, dtype: str, shape: Any, file_index: int, off
     if kind is None:
         message = f"tensor '{name}': torch {_torch.__version__} has no dtype for {dtype}; {_dtypes.RAW}"
         raise errors.make("Unsupported", message, tensor=name)
-    packed = _request.packed_shape(name, dtype, shape)
+    packed = _into.packed_shape(name, dtype, shape)
     if nbytes == 0:
         return _torch.empty(packed, dtype=kind, device="cpu")
     own = bytearray(memoryview(data)[offset : offset + nbytes])
