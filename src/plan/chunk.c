@@ -80,8 +80,7 @@ static uint64_t stream_source(const struct hr_plan_item *item, uint64_t position
     return source;
 }
 
-/* How many bytes of the stream lie before `offset` in the file. */
-static uint64_t stream_before(const struct hr_plan_item *item, uint64_t offset)
+uint64_t hr_stream_before(const struct hr_plan_item *item, uint64_t offset)
 {
     if (offset >= item->source_end)
         return item->bytes;
@@ -145,7 +144,7 @@ static uint64_t piece_bound(const struct builder *b, const struct hr_plan_item *
     }
     uint64_t block_bytes = item_block(item).bytes;
     end = least(end, (begin / block_bytes + 1) * block_bytes);
-    end = least(end, stream_before(item, (chunk ? chunk->file_begin : source) + chunk_bytes));
+    end = least(end, hr_stream_before(item, (chunk ? chunk->file_begin : source) + chunk_bytes));
     return end > begin ? end : begin;
 }
 
@@ -266,7 +265,8 @@ int hr_chunks_make(struct hr_plan *plan, struct hr_error *err)
         struct hr_plan_group *group = &plan->groups[g];
         group->chunk_first = plan->chunk_count;
         for (size_t i = 0; i < group->item_count; i++) {
-            int code = item_cut(&b, plan->order[group->order_first + i], err);
+            size_t item_index = plan->order[group->order_first + i];
+            int code = plan->items[item_index].is_spread ? 0 : item_cut(&b, item_index, err);
             if (code)
                 return code;
         }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/sys.h"
 #include "base/text.h"
+#include "plan/describe_spread.h"
 
 /* What one file gives. Its chunks, and so its pieces, lie together in the plan. */
 struct file_sum {
@@ -211,13 +212,13 @@ static void describe_json(struct hr_text *text, const struct hr_plan *plan, cons
     json_options(text, plan, facts);
     json_files(text, plan, files, sums);
     json_groups(text, plan);
+    hr_json_spread(text, plan, tensors);
     json_chunks(text, plan, tensors);
     hr_json_close(text, '}');
     hr_text_add(text, "\n", 1);
 }
 
-/* "3.2 MiB"; exact below 1 KiB. */
-static void text_bytes(struct hr_text *text, uint64_t bytes)
+void hr_text_bytes(struct hr_text *text, uint64_t bytes)
 {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     uint64_t scale = 1024;
@@ -250,14 +251,14 @@ static void text_chunks(struct hr_text *text, const struct hr_plan *plan)
     hr_text_printf(text, "chunks    %zu with %zu pieces", plan->chunk_count, plan->piece_count);
     if (plan->chunk_count) {
         hr_text_printf(text, ", ");
-        text_bytes(text, least);
+        hr_text_bytes(text, least);
         hr_text_printf(text, " to ");
-        text_bytes(text, most);
+        hr_text_bytes(text, most);
     }
     hr_text_printf(text, "\nways      %zu direct, ", plan->chunk_count - staged_count);
-    text_bytes(text, plan->bytes - staged_bytes);
+    hr_text_bytes(text, plan->bytes - staged_bytes);
     hr_text_printf(text, "; %zu staged, ", staged_count);
-    text_bytes(text, staged_bytes);
+    hr_text_bytes(text, staged_bytes);
     hr_text_printf(text, "\n");
 }
 
@@ -267,9 +268,9 @@ static void text_files(struct hr_text *text, const struct hr_plan *plan, const s
     for (size_t f = 0; f < plan->file_count; f++) {
         char path[1024];
         hr_text_printf(text, "file      %s: ", hr_escape(path, sizeof path, files[f].path, strlen(files[f].path)));
-        text_bytes(text, sums[f].bytes);
+        hr_text_bytes(text, sums[f].bytes);
         hr_text_printf(text, " of ");
-        text_bytes(text, files[f].size);
+        hr_text_bytes(text, files[f].size);
         hr_text_printf(text, " in %zu chunks\n", sums[f].chunk_count);
     }
 }
@@ -279,17 +280,18 @@ static void describe_text(struct hr_text *text, const struct hr_plan *plan, cons
 {
     hr_text_printf(text, "items     %zu from %zu of %zu files, ", plan->item_count, files_used(plan, sums),
                    plan->file_count);
-    text_bytes(text, plan->bytes);
+    hr_text_bytes(text, plan->bytes);
     hr_text_printf(text, "; reads ");
-    text_bytes(text, plan->read_bytes);
+    hr_text_bytes(text, plan->read_bytes);
     hr_text_printf(text, "\nroute     %s: %s\n", facts->route, facts->route_reason);
     hr_text_printf(text, "threads   %u, queue depth %u\nstaging   ", facts->thread_count, facts->queue_depth);
-    text_bytes(text, facts->staging_bytes);
+    hr_text_bytes(text, facts->staging_bytes);
     if (facts->placement)
         hr_text_printf(text, "\nnuma      %s", facts->placement);
     hr_text_printf(text, "\ngroups    %zu, %s\n", plan->group_count,
                    plan->options.ownership == HR_OWN_ARENA ? "an arena for each" : "an allocation for each item");
     text_chunks(text, plan);
+    hr_text_spread(text, plan);
     text_files(text, plan, files, sums);
 }
 

@@ -15,16 +15,10 @@
 #include "base/sys.h"
 #include "plan/chunk.h"
 #include "plan/geometry.h"
+#include "plan/request.h"
+#include "plan/spread.h"
 
-/* A request as it came: the table, and items that may be longer than the struct that we know. */
-struct request {
-    const struct hr_tensor *tensors;
-    size_t tensor_count, file_count;
-    const struct hr_item *items;
-    size_t item_count;
-};
-
-static const struct hr_item *request_item(const struct request *request, size_t index)
+const struct hr_item *hr_request_item(const struct hr_request *request, size_t index)
 {
     return (const struct hr_item *)((const char *)request->items + index * request->items->size);
 }
@@ -44,17 +38,18 @@ void hr_plan_release(struct hr_plan *plan)
     hr_free(plan->chunks);
     hr_free(plan->pieces);
     hr_free(plan->pool);
+    hr_spread_free(plan->spread);
     *plan = (struct hr_plan){0};
 }
 
-static int check_item_size(const struct request *request, size_t index, struct hr_error *err)
+static int check_item_size(const struct hr_request *request, size_t index, struct hr_error *err)
 {
     size_t known = sizeof(struct hr_item);
     size_t size = request->items->size;
     if (index == 0 && (size < known || size % alignof(struct hr_item)))
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item 0: its size is %zu; set it to sizeof(struct hr_item), %zu here",
                        size, known);
-    const struct hr_item *item = request_item(request, index);
+    const struct hr_item *item = hr_request_item(request, index);
     if (item->size != size)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: its size is %zu, that of item 0 is %zu; all must be equal",
                        index, item->size, size);
@@ -80,12 +75,12 @@ static int check_dtype(const struct hr_item *item, const struct hr_tensor *tenso
 }
 
 /* Everything but ranges and strides. */
-static int check_item(const struct request *request, size_t index, uint32_t device_count, struct hr_error *err)
+static int check_item(const struct hr_request *request, size_t index, uint32_t device_count, struct hr_error *err)
 {
     int code = check_item_size(request, index, err);
     if (code)
         return code;
-    const struct hr_item *item = request_item(request, index);
+    const struct hr_item *item = hr_request_item(request, index);
     if (item->tensor_index >= request->tensor_count)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: its tensor index is %zu, but there are %zu tensors", index,
                        item->tensor_index, request->tensor_count);
@@ -103,7 +98,7 @@ static int check_item(const struct request *request, size_t index, uint32_t devi
     return code;
 }
 
-static int check_request(const struct request *request, uint32_t device_count, size_t *ret_pool_words,
+static int check_request(const struct hr_request *request, uint32_t device_count, size_t *ret_pool_words,
                          struct hr_error *err)
 {
     size_t words = 0;
@@ -113,7 +108,7 @@ static int check_request(const struct request *request, uint32_t device_count, s
         int code = check_item(request, i, device_count, err);
         if (code)
             return code;
-        const struct hr_item *item = request_item(request, i);
+        const struct hr_item *item = hr_request_item(request, i);
         if (__builtin_add_overflow(words, hr_geometry_words(&request->tensors[item->tensor_index], item), &words))
             return hr_fail_memory(err, UINT64_MAX, "the shapes of a plan");
     }
@@ -121,11 +116,11 @@ static int check_request(const struct request *request, uint32_t device_count, s
     return 0;
 }
 
-static int items_make(struct hr_plan *plan, const struct request *request, struct hr_error *err)
+static int items_make(struct hr_plan *plan, const struct hr_request *request, struct hr_error *err)
 {
     uint64_t *pool = plan->pool;
     for (size_t i = 0; i < request->item_count; i++) {
-        const struct hr_item *item = request_item(request, i);
+        const struct hr_item *item = hr_request_item(request, i);
         const struct hr_tensor *tensor = &request->tensors[item->tensor_index];
         struct hr_plan_item *made = &plan->items[i];
         int code = hr_geometry_make(tensor, item, i, &pool, made, err);
@@ -181,14 +176,17 @@ static uint64_t group_limit(const struct hr_plan_options *options)
 }
 
 /* Puts an item behind the others of its group, if that stays within `limit`; 0 when it does not fit. */
-static int group_add(struct hr_plan_group *group, struct hr_plan_item *item, uint64_t limit, uint32_t ownership)
+static int group_add(struct hr_plan_group *group, struct hr_plan_item *item, size_t key, uint64_t limit,
+                     uint32_t ownership)
 {
     uint64_t bytes = item->into ? 0 : item->bytes;
     uint64_t begin = group->window_bytes;
     if (ownership == HR_OWN_ARENA)
         begin = (begin + HR_TENSOR_ALIGNMENT - 1) / HR_TENSOR_ALIGNMENT * HR_TENSOR_ALIGNMENT;
-    if (group->item_count && (group->device_index != item->device_index || (bytes && begin + bytes > limit)))
+    if (group->item_count &&
+        (group->device_index != item->device_index || group->key != key || (bytes && begin + bytes > limit)))
         return 0;
+    group->key = key;
     if (bytes)
         group->window_bytes = begin + bytes;
     if (bytes && ownership == HR_OWN_ARENA)
@@ -207,9 +205,10 @@ static size_t groups_fill(struct hr_plan *plan, struct hr_plan_group *groups)
     size_t count = 0;
     for (size_t i = 0; i < plan->item_count; i++) {
         struct hr_plan_item *item = &plan->items[plan->order[i]];
-        if (count == 0 || !group_add(&group, item, limit, plan->options.ownership)) {
+        size_t key = plan->options.group_keys ? plan->options.group_keys[plan->order[i]] : 0;
+        if (count == 0 || !group_add(&group, item, key, limit, plan->options.ownership)) {
             group = (struct hr_plan_group){.order_first = i};
-            group_add(&group, item, limit, plan->options.ownership);
+            group_add(&group, item, key, limit, plan->options.ownership);
             count++;
         }
         item->group_index = count - 1;
@@ -234,7 +233,7 @@ int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t fi
                  struct hr_error *err)
 {
     assert(options->chunk_bytes > 0 && options->chunk_bytes <= HR_CHUNK_BYTES_MAX);
-    struct request request = {tensors, tensor_count, file_count, items, item_count};
+    struct hr_request request = {tensors, tensor_count, file_count, items, item_count};
     struct hr_plan plan = {.item_count = item_count, .file_count = file_count, .options = *options};
     size_t pool_words = 0;
     int code = check_request(&request, options->device_count, &pool_words, err);
@@ -251,12 +250,15 @@ int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t fi
         code = order_make(&plan, err);
     if (!code)
         code = groups_make(&plan, err);
+    if (!code && options->group_world > 1)
+        code = hr_spread_make(&plan, &request, err);
     if (!code)
         code = hr_chunks_make(&plan, err);
     if (code) {
         hr_plan_release(&plan);
         return code;
     }
+    plan.options.group_keys = NULL;
     *ret_plan = plan;
     return 0;
 }

@@ -49,6 +49,7 @@ struct hr_plan_item {
     uint64_t run_bytes;              /* 0 when bytes is 0 */
     uint32_t dim_count;              /* 0: one run */
     uint32_t way;                    /* enum hr_way */
+    uint32_t is_spread;              /* not 0: it comes by collectives and has no chunks */
     const struct hr_plan_dim *dims;  /* outermost first */
     uint64_t source_end;             /* behind the last run, from the start of the file */
     uint64_t target_offset; /* of the item's first byte in its group's arena; 0 for items with their own memory */
@@ -78,13 +79,18 @@ struct hr_plan_group {
     uint64_t arena_bytes;  /* HR_OWN_ARENA: of the arena, 0 when all items have their own memory or no bytes */
     uint64_t window_bytes; /* what its destinations take: arena or the sum of its items, `into` excluded */
     uint32_t device_index;
+    size_t key; /* of options.group_keys */
 };
 
 struct hr_plan_options {
     uint64_t chunk_bytes, arena_bytes, window_bytes; /* window 0: no bound */
     uint32_t ownership;                              /* enum hr_ownership */
     uint32_t device_count;
-    uint64_t remote_devices; /* bit i: readers cannot write device i; its chunks come to their place out of staging */
+    uint64_t remote_devices;  /* bit i: readers cannot write device i; its chunks come to their place out of staging */
+    const size_t *group_keys; /* by item, or NULL; those of different keys share no group. Read during the call only */
+    uint32_t group_rank,
+        group_world; /* of a process group: what several ranks need has no chunks (spread.h); 0: none */
+    uint64_t group_bytes;
 };
 
 struct hr_plan {
@@ -100,7 +106,8 @@ struct hr_plan {
     uint64_t read_bytes;       /* what the chunks will read */
     uint64_t staged_bytes_max; /* largest file_end - file_begin of a staged chunk for host memory */
     struct hr_plan_options options;
-    void *pool; /* dims, shapes, strides */
+    void *pool;               /* dims, shapes, strides */
+    struct hr_spread *spread; /* of a process group of more than one rank; else NULL */
 };
 
 /*
