@@ -6,6 +6,7 @@
 #define HR_CORE_LOAD_H
 
 #include "core.h"
+#include "core_group.h"
 
 /* How destinations come into being; all NULL when they are the library's own. */
 struct core_maker {
@@ -36,6 +37,7 @@ struct load_object {
     uint8_t *places;    /* enum core_place */
     struct core_maker maker;
     PyObject *progress;
+    struct core_group group; /* closed when the load is freed */
     void *stream;      /* of the device: the caller's memory is written after what it held; NULL: the legacy default */
     size_t user_count; /* threads inside a library call on this load */
     int closing;

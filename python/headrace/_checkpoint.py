@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _core, _devices, _frameworks, _hub, _options, _request, _warm_up, errors
+from . import _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
@@ -140,6 +140,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
         progress: Progress = False,
         warm_up: bool = False,
         loader: Loader | None = None,
+        group: Any = None,
+        group_bytes: int | None = None,
     ) -> Job:
         """Starts loading and returns a Job at once.
 
@@ -158,7 +160,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 what `slices` leaves; (dimension, sizes) for the block of each section, as shard() takes it. Negative
                 dimensions count from the last. What a pattern matches and lacks the dimension is whole, as is what
                 nothing matches. A dimension alone is for all tensors that have it.
-            rank, world: whose block `shard` means.
+            rank, world: whose block `shard` means; None: those of `group`.
             dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
                 and dtypes must be equal; strides are free. Several tensors may go to views of one, and several
@@ -174,13 +176,31 @@ class Checkpoint(Mapping[str, TensorInfo]):
             warm_up: PyTorch on a GPU: first let its allocator take what the load needs in one piece, as
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
+            group: a torch.distributed process group (True: the default one) whose ranks all do this same load: the same
+                tensors, slices and shards, in the same order of loads. What several ranks need is read once in all and
+                spread by collectives, NCCL or gloo by the device. See docs/distributed.md.
+            group_bytes: most memory for the collectives; None: 56 MiB.
 
         Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
-        DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
+        DeviceUnavailable, OutOfMemory, GroupError; errors of reading come from the calls that wait.
         """
+        with _group.attending(group) as session:
+            return self._start(
+                names, framework, device, slices, shard, rank, world, dtype, into, window_bytes, order, lazy, deadline,
+                progress, warm_up, loader, session, group_bytes,
+            )
+
+    def _start(
+        self, names: Names, framework: str | None, device: Any, slices: Mapping[str, Any] | None,
+        shard: Mapping[str, Any] | int | None, rank: int | None, world: int | None, dtype: Any,
+        into: Mapping[str, Any] | None, window_bytes: int | None, order: str, lazy: bool, deadline: float | None,
+        progress: Progress, warm_up: bool, loader: Loader | None, session: _group.Session | None,
+        group_bytes: int | None,
+    ) -> Job:
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
-        request = _request.make(self._core, names, slices, dtype, into, place, shard, rank, world)
+        ranks = None if session is None else (session.member.rank, session.member.world)
+        request = _request.make(self._core, names, slices, dtype, into, place, shard, rank, world, ranks)
         place = place or request.device or loader.device or _frameworks.default_device(framework)
         core = loader._core_of(place)
         if into is None:
@@ -204,6 +224,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
             lazy=lazy,
             order=order,
             progress=progress,
+            group=session,
+            group_bytes=_options.number_option("group_bytes", group_bytes),
         )
 
     def load(self, names: Names = None, **options: Any) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""Links: our own backends of torch.distributed between the ranks of a caller's group, NCCL for GPUs, gloo for host
+memory. A link belongs to one load at a time and is kept for the next one. Ending it leaves the caller's group alone.
+
+Ranks are those of the group here; nothing global is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from . import errors
+
+NEVER = timedelta(days=1)  # a rank that is late is waited for; one that is dead is noticed by its heartbeat
+TICK = timedelta(milliseconds=200)
+
+# For NCCL, while a backend is made: a rank that dies must not take the process along. PyTorch reads them then.
+_QUIET = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+_quiet_lock = threading.Lock()
+
+
+class Failed(Exception):
+    """A collective, or making the link, has failed."""
+
+
+class Link:
+    """`number` is the same on all ranks; `stream` is that of the load which uses it now, for a GPU. Made by make()."""
+
+    def __init__(self, torch: Any, number: int, device: str, rank: int, world: int, backend: Any) -> None:
+        self.number = number
+        self.device = device
+        self._torch = torch
+        self._rank = rank
+        self._world = world
+        self._backend = backend
+        self._is_cuda = device != "cpu"
+        self.stream: Any = None
+
+    def empty(self, size: int) -> Any:
+        """Memory for collectives, on 256 bytes."""
+        torch = self._torch
+        with self._scope():
+            memory = torch.empty(size + 256, dtype=torch.uint8, device=self.device)
+        start = -memory.data_ptr() % 256
+        return memory[start : start + size]
+
+    def _scope(self) -> contextlib.AbstractContextManager[Any]:
+        return self._torch.cuda.stream(self.stream) if self._is_cuda else contextlib.nullcontext()  # type: ignore[no-any-return]
+
+    def all_gather(self, send: Any, receive: Any, has_failed: Callable[[], bool]) -> None:
+        self._do(lambda: self._backend._allgather_base(receive, send), has_failed)
+
+    def broadcast(self, memory: Any, root: int, has_failed: Callable[[], bool]) -> None:
+        options = self._torch.distributed.BroadcastOptions()
+        options.rootRank = root
+        self._do(lambda: self._backend.broadcast([memory], options), has_failed)
+
+    def scatter(self, send: Any, receive: Any, root: int, has_failed: Callable[[], bool]) -> None:
+        """`send`, of the root: a part for each rank, one behind the other."""
+        options = self._torch.distributed.ScatterOptions()
+        options.rootRank = root
+        parts = [] if send is None else [list(send.chunk(self._world))]
+        self._do(lambda: self._backend.scatter([receive], parts, options), has_failed)
+
+    def send(self, memory: Any, rank: int, has_failed: Callable[[], bool]) -> None:
+        self._do(lambda: self._backend.send([memory], rank, 0), has_failed)
+
+    def receive(self, memory: Any, rank: int, has_failed: Callable[[], bool]) -> None:
+        self._do(lambda: self._backend.recv([memory], rank, 0), has_failed)
+
+    def _do(self, start: Callable[[], Any], has_failed: Callable[[], bool]) -> None:
+        """For host memory the collective is done then; for a GPU it is in `stream`. Raises Failed."""
+        try:
+            with self._scope():
+                work = start()
+                if self._is_cuda:
+                    work.wait()  # that is, the stream does
+                    return
+        except RuntimeError as error:
+            raise Failed(str(error)) from error
+        self._wait(work, has_failed)
+
+    def _wait(self, work: Any, has_failed: Callable[[], bool]) -> None:
+        while True:
+            is_done = work.is_completed()
+            try:
+                work.wait() if is_done else work.wait(TICK)
+                return
+            except RuntimeError as error:
+                if is_done:
+                    raise Failed(str(error)) from error
+            if has_failed():
+                _abandon(work, self._backend)
+                raise Failed("it was given up")
+
+    def abort(self) -> None:
+        """Ends what runs: kernels of NCCL return. Not used any more then."""
+        with contextlib.suppress(RuntimeError):
+            self._backend.abort()
+
+
+def _abandon(*objects: Any) -> None:
+    """Never frees them: gloo waits, when a backend goes, for what a dead rank owes it."""
+    for entry in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(entry))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with _quiet_lock:
+        before = {name: os.environ.get(name) for name in _QUIET}
+        os.environ.update(_QUIET)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def _make_nccl(torch: Any, store: Any, device: str, rank: int, world: int) -> Any:
+    options = torch.distributed.ProcessGroupNCCL.Options()
+    options._timeout = NEVER
+    options.group_name = "headrace"
+    with torch.cuda.device(device):
+        with _quiet():
+            backend = torch.distributed.ProcessGroupNCCL(store, rank, world, options)
+        own = torch.zeros(1, dtype=torch.uint8, device=device)
+        backend._allgather_base(own.new_empty(world), own).wait()  # makes the communicator, now rather than in a load
+        torch.cuda.current_stream(device).synchronize()
+    return backend
+
+
+def make(torch: Any, store: Any, number: int, device: str, rank: int, world: int, check: Callable[[], None]) -> Link:
+    """Makes a link; all ranks do at once. `check` is called meanwhile and raises when there is no point any more.
+    Raises Failed."""
+    distributed = torch.distributed
+    made: list[Any] = []
+
+    def run() -> None:
+        try:
+            if device == "cpu":
+                made.append(distributed.ProcessGroupGloo(store, rank, world, NEVER))
+            else:
+                made.append(_make_nccl(torch, store, device, rank, world))
+        except Exception as error:
+            made.append(error)
+
+    thread = threading.Thread(target=run, name="headrace-group-link", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+        check()
+    if isinstance(made[0], Exception):
+        raise Failed(f"a {'gloo' if device == 'cpu' else 'NCCL'} group cannot be made: {made[0]}") from made[0]
+    return Link(torch, number, device, rank, world, made[0])
+
+
+def check_available(torch: Any, device: str) -> None:
+    """Raises Unsupported when this PyTorch has no backend for a device."""
+    distributed = torch.distributed
+    name, there = ("gloo", distributed.is_gloo_available()) if device == "cpu" else (
+        "NCCL", distributed.is_nccl_available())
+    if not there:
+        raise errors.make("Unsupported", f"group= on {device} needs {name}, which torch {torch.__version__} lacks")
