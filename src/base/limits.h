@@ -162,4 +162,12 @@
 #define HR_GDS_PAGE_BYTES (64u << 10)
 #define HR_GDS_FILES_MAX 32u
 
+/*
+ * Process groups: ranks; memory for sending and receiving, of which a window in flight takes about a fifth (spread.h): so
+ * that two H200 take 11 MiB in 0.1 ms, of which the host's part of a window is a small one. Moves of a window at once.
+ */
+#define HR_GROUP_WORLD_MAX 1024u
+#define HR_GROUP_BYTES_DEFAULT (56u << 20)
+#define HR_GROUP_MOVES_MAX 4096u
+
 #endif

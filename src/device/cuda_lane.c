@@ -104,6 +104,37 @@ int hr_lane_follow(struct hr_lane *lane, void *stream, struct hr_error *err)
     return code;
 }
 
+int hr_lane_lead(struct hr_lane *lane, void *stream, struct hr_error *err)
+{
+    struct hr_device *device = lane->device;
+    const struct hr_cuda_driver *driver = device->driver;
+    struct hr_cuda_scope scope;
+    int code = hr_cuda_enter(device, &scope, err);
+    if (code)
+        return code;
+    pthread_mutex_lock(&lane->lock);
+    code = hr_cuda_check(device, driver->cuEventRecord(lane->followed, lane->stream), "recording an event", err);
+    if (!code)
+        code = hr_cuda_check(device, driver->cuStreamWaitEvent(stream, lane->followed, 0),
+                             "making the caller's stream wait", err);
+    pthread_mutex_unlock(&lane->lock);
+    hr_cuda_leave(device, &scope);
+    return code;
+}
+
+int hr_lane_fetch(struct hr_lane *lane, void *ret_bytes, const void *memory, uint64_t bytes, struct hr_error *err)
+{
+    struct hr_device *device = lane->device;
+    struct hr_cuda_scope scope;
+    int code = hr_cuda_enter(device, &scope, err);
+    if (code)
+        return code;
+    code = hr_cuda_check(device, device->driver->cuMemcpyDtoHAsync(ret_bytes, (uintptr_t)memory, bytes, lane->stream),
+                         "copying to host memory", err);
+    hr_cuda_leave(device, &scope);
+    return code;
+}
+
 /* ------------------------------------------------------------------------------------------ fences */
 
 int hr_fence_new(struct hr_device *device, struct hr_fence **ret_fence, struct hr_error *err)

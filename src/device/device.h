@@ -88,6 +88,9 @@ void hr_lane_close(struct hr_lane *lane);
 /* What is put into the lane from now on waits for what `stream` (a CUstream; NULL: the legacy default) holds now. */
 int hr_lane_follow(struct hr_lane *lane, void *stream, struct hr_error *err);
 
+/* And back: what is put into `stream` from now on waits for what the lane holds now. */
+int hr_lane_lead(struct hr_lane *lane, void *stream, struct hr_error *err);
+
 /* What placing did, to be added up. */
 struct hr_place_counts {
     uint64_t bytes_sent, copy_count, kernel_count;
@@ -109,6 +112,9 @@ int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, st
  */
 int hr_lane_spread(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                    struct hr_place_counts *counts, struct hr_error *err);
+
+/* Puts a copy from the device's memory into `ret_bytes`, which lies in a staging block, into the lane. */
+int hr_lane_fetch(struct hr_lane *lane, void *ret_bytes, const void *memory, uint64_t bytes, struct hr_error *err);
 
 int hr_fence_new(struct hr_device *device, struct hr_fence **ret_fence, struct hr_error *err);
 void hr_fence_free(struct hr_fence *fence); /* NULL is allowed */

@@ -70,10 +70,11 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
     for (;;) {
         if (load->stopping)
             break;
-        chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
-        if (chunk_index == SIZE_MAX && load->heat && load->heat->is_mixed)
+        if (!load->held)
+            chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
+        if (!load->held && chunk_index == SIZE_MAX && load->heat && load->heat->is_mixed)
             chunk_index = mixed_chunk(load, reader_index);
-        if (chunk_index == SIZE_MAX)
+        if (!load->held && chunk_index == SIZE_MAX)
             chunk_index = queue_chunk(load, &load->queued, &load->queued_chunk);
         if (chunk_index != SIZE_MAX || !block)
             break;
@@ -88,12 +89,12 @@ struct loader_device *hr_chunk_device(const struct hr_load *load, const struct h
     return &load->loader->devices[load->plan.groups[chunk->group_index].device_index];
 }
 
-void hr_chunk_landed(struct hr_load *load, const struct hr_plan_chunk *chunk)
+void hr_load_pieces_landed(struct hr_load *load, const struct hr_plan_piece *pieces, size_t piece_count)
 {
     int any = 0;
     uint64_t landed = 0;
-    for (size_t i = 0; i < chunk->piece_count; i++) {
-        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
+    for (size_t i = 0; i < piece_count; i++) {
+        const struct hr_plan_piece *piece = &pieces[i];
         struct load_item *item = &load->items[piece->item_index];
         uint64_t bytes = piece->end - piece->begin;
         if (item->mapped)
@@ -112,6 +113,11 @@ void hr_chunk_landed(struct hr_load *load, const struct hr_plan_chunk *chunk)
         pthread_cond_broadcast(&load->done);
         pthread_mutex_unlock(&load->lock);
     }
+}
+
+void hr_chunk_landed(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    hr_load_pieces_landed(load, &load->plan.pieces[chunk->piece_first], chunk->piece_count);
 }
 
 void hr_chunk_locate(const struct hr_load *load, const struct hr_plan_chunk *chunk, uint64_t offset,

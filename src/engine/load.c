@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/sys.h"
@@ -14,7 +17,10 @@
 #include "engine/heat.h"
 #include "engine/gds_files.h"
 #include "engine/gds_loader.h"
+#include "engine/group.h"
 #include "engine/reader.h"
+#include "engine/spreader.h"
+#include "plan/spread.h"
 
 /* ----------------------------------------------------------------------------------------- queues */
 
@@ -52,6 +58,8 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err)
     pthread_cond_broadcast(&load->done);
     pthread_mutex_unlock(&load->lock);
     wake_budget(load);
+    if (load->spreader)
+        hr_spreader_stop(load->spreader);
 }
 
 int hr_load_error(const struct hr_load *load, struct hr_error *err)
@@ -115,8 +123,8 @@ static int start_thread(struct hr_load *load, struct hr_error *err)
     return 0;
 }
 
-/* Starts as many readers as there is work for. One is enough to go on with, so only the first failure counts. */
-static int start_threads(struct hr_load *load, struct hr_error *err)
+/* One reader is enough to go on with, so only the first failure counts. */
+int hr_load_start_readers(struct hr_load *load, struct hr_error *err)
 {
     while (load->thread_count < load->thread_wanted) {
         int code = start_thread(load, load->thread_count ? NULL : err);
@@ -131,16 +139,69 @@ static int start_threads(struct hr_load *load, struct hr_error *err)
  * GB, 16 readers) while readers were filling pages. Where the caller makes the memory, or each tensor's is made by
  * itself, reading begins with the first of it; so it does for GPUs, whose memory no reader touches.
  */
-static int start(struct hr_load *load, struct hr_error *err)
+static int start_alone(struct hr_load *load, struct hr_error *err)
 {
     int memory_first =
         !load->loader->allocator.alloc && load->options.ownership == HR_OWN_ARENA && !load->loader->remote_devices;
-    int code = memory_first ? 0 : start_threads(load, err);
+    int code = memory_first ? 0 : hr_load_start_readers(load, err);
     if (code == 0 && !load->options.sequential && hr_load_admit_window(load) < 0)
         code = hr_load_error(load, err);
     if (code == 0 && memory_first)
-        code = start_threads(load, err);
+        code = hr_load_start_readers(load, err);
     return code;
+}
+
+/* Digests of the table that items point into; what the plan knows, it has digested itself. */
+static struct hr_group_digests digests_of(const struct hr_load *load)
+{
+    const struct hr_checkpoint *checkpoint = load->checkpoint;
+    uint64_t table = checkpoint->tensor_count;
+    for (size_t i = 0; i < checkpoint->file_count; i++)
+        table = XXH3_64bits_withSeed(&checkpoint->files[i].size, sizeof checkpoint->files[i].size, table);
+    for (size_t i = 0; i < checkpoint->tensor_count; i++) {
+        const struct hr_tensor *tensor = &checkpoint->tensors[i];
+        uint64_t fields[] = {tensor->dtype, tensor->rank, tensor->file_index, tensor->offset, tensor->size};
+        table = XXH3_64bits_withSeed(tensor->name, tensor->name_size, table);
+        table = XXH3_64bits_withSeed(fields, sizeof fields, table);
+        table = XXH3_64bits_withSeed(tensor->shape, tensor->rank * sizeof tensor->shape[0], table);
+    }
+    return (struct hr_group_digests){table, load->plan.spread->digest_items, load->plan.spread->digest_windows};
+}
+
+/* From here on bytes may be read. */
+static void release_hold(struct hr_load *load, uint64_t magic)
+{
+    if (load->spreader)
+        hr_spreader_go(load->spreader, magic);
+    pthread_mutex_lock(&load->lock);
+    load->held = 0;
+    pthread_cond_broadcast(&load->work);
+    pthread_mutex_unlock(&load->lock);
+}
+
+/* All that can fail comes before the ranks meet, so that none waits for another that does not come. */
+static int start_with_group(struct hr_load *load, struct hr_error *err)
+{
+    struct hr_group_digests digests = digests_of(load);
+    struct hr_error cause;
+    uint64_t magic = 0;
+    int code = load->plan.spread->window_count ? hr_spreader_new(load, &load->spreader, &cause) : 0;
+    if (code == 0)
+        code = start_alone(load, &cause);
+    if (code < 0 && err)
+        *err = cause;
+    code = hr_group_meet(&load->group, &digests, code < 0 ? &cause : NULL, &magic, err);
+    if (code == 0)
+        release_hold(load, magic);
+    return code;
+}
+
+/* A load that cannot even be planned: the other ranks learn why. */
+static void decline(const struct hr_load_options *options, const struct hr_error *cause)
+{
+    struct hr_group group;
+    if (hr_group_of(options, &group, NULL) > 0)
+        hr_group_decline(&group, cause, NULL);
 }
 
 int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
@@ -148,12 +209,17 @@ int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoi
                   struct hr_error *err)
 {
     struct hr_load *load;
-    if (!ret_load)
-        return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the load must be given; ret_load is NULL");
-    int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
-    if (code < 0)
+    struct hr_error cause;
+    int code = ret_load
+                   ? hr_load_prepare(loader, checkpoint, items, item_count, options, NULL, &load, &cause)
+                   : hr_fail(&cause, HR_EINVALID_ARGUMENT, "where to put the load must be given; ret_load is NULL");
+    if (code < 0) {
+        if (err)
+            *err = cause;
+        decline(options, &cause);
         return code;
-    code = start(load, err);
+    }
+    code = load->has_group ? start_with_group(load, err) : start_alone(load, err);
     if (code < 0) {
         hr_load_free(load);
         return code;
@@ -171,6 +237,8 @@ static void stop_threads(struct hr_load *load)
     pthread_cond_broadcast(&load->work);
     pthread_mutex_unlock(&load->lock);
     wake_budget(load);
+    if (load->spreader)
+        hr_spreader_stop(load->spreader);
     for (uint32_t i = 0; i < load->thread_count; i++)
         pthread_join(load->threads[i], NULL);
 }
@@ -209,9 +277,12 @@ void hr_load_free(struct hr_load *load)
     /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
     if (load->fork_generation == hr_fork_generation()) {
         stop_threads(load);
+        hr_spreader_free(load->spreader);
         pthread_cond_destroy(&load->done);
         pthread_cond_destroy(&load->work);
         pthread_mutex_destroy(&load->lock);
+    } else {
+        hr_spreader_forget(load->spreader);
     }
     hr_reader_free(load->spare_reader);
     if (load->fork_generation == hr_fork_generation())
@@ -231,7 +302,7 @@ void hr_load_free(struct hr_load *load)
 /* The stage that kept the load from going faster, as far as the clocks can tell. */
 static const char *bottleneck(const struct hr_load *load, const struct hr_stats *stats)
 {
-    uint64_t threads_ns = stats->total_ns * (load->thread_count ? load->thread_count : 1);
+    uint64_t threads_ns = stats->total_ns * (stats->thread_count ? stats->thread_count : 1);
     if (stats->chunk_count == 0 || stats->bytes_needed == 0)
         return "nothing to read";
     if (load->route == HR_ROUTE_MMAP && stats->bytes_read == 0)
@@ -240,6 +311,8 @@ static const char *bottleneck(const struct hr_load *load, const struct hr_stats 
         return "one thread (sequential)";
     if (stats->allocate_ns > stats->total_ns / 2)
         return "making destinations";
+    if (stats->group_wait_ns > stats->total_ns / 2)
+        return "process group (its collectives, or other ranks)";
     if (stats->copy_wait_ns > threads_ns / 4)
         return "link to the device";
     if (stats->idle_ns > threads_ns / 2)
@@ -283,6 +356,28 @@ static void fill_counters(const struct hr_load *load, struct hr_stats *stats)
     stats->kernel_count = load->kernel_count;
     stats->thread_count = load->thread_count;
     stats->route = load->route;
+    stats->bytes_received = load->bytes_received;
+    stats->bytes_spread = load->bytes_spread;
+    stats->collective_count = load->collective_count;
+    stats->group_wait_ns = load->group_wait_ns;
+}
+
+/* What is read for the process group is read by this load. */
+static void add_feed(const struct hr_load *feed, struct hr_stats *stats)
+{
+    stats->bytes_read += feed->bytes_read;
+    stats->chunk_count += feed->plan.chunk_count;
+    stats->read_count += feed->read_count;
+    stats->read_ns += feed->read_ns;
+    stats->place_ns += feed->place_ns;
+    stats->idle_ns += feed->idle_ns;
+    stats->copy_wait_ns += feed->copy_wait_ns;
+    stats->cpu_ns += feed->cpu_ns;
+    stats->bytes_direct += feed->bytes_direct;
+    stats->bytes_sent += feed->bytes_sent;
+    stats->copy_count += feed->copy_count;
+    stats->kernel_count += feed->kernel_count;
+    stats->thread_count += feed->thread_count;
 }
 
 int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
@@ -295,6 +390,11 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     if (code < 0)
         return code;
     fill_counters(load, &stats);
+    const struct hr_load *feed = load->spreader ? hr_spreader_feed(load->spreader) : NULL;
+    if (feed) {
+        add_feed(feed, &stats);
+        stats.group_bytes = hr_spreader_bytes(load->spreader);
+    }
     if (load->loader->staging)
         stats.staging_bytes = hr_staging_describe(load->loader->staging, stats.staging, sizeof stats.staging);
     if (load->route == HR_ROUTE_GDS)
@@ -302,6 +402,8 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     if (load->loader->staging)
         hr_load_describe_placement(load, stats.placement, sizeof stats.placement);
     hr_heat_describe(unlocked, stats.storage, sizeof stats.storage);
+    if (feed && !stats.storage[0])
+        hr_heat_describe((struct hr_load *)feed, stats.storage, sizeof stats.storage);
     pthread_mutex_lock(&unlocked->lock);
     stats.peak_window_bytes = load->window_peak_bytes;
     stats.total_ns = (load->ready_ns ? load->ready_ns : hr_sys->clock_ns()) - load->start_ns;

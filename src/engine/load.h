@@ -78,7 +78,11 @@ struct hr_load {
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
-    int storage_node; /* of the first file's drive; -1: not known, or of no interest */
+    struct hr_group group;        /* with `has_group` */
+    int has_group;                /* of several ranks */
+    struct hr_spreader *spreader; /* what it spreads (spreader.h); NULL: nothing */
+    int is_feed;                  /* the reading of another load's spread items: its groups wait for `gate` */
+    int storage_node;             /* of the first file's drive; -1: not known, or of no interest */
     int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;
@@ -97,6 +101,9 @@ struct hr_load {
     struct index_queue queued;         /* groups in the order of admission */
     size_t urgent_chunk, queued_chunk; /* how far the first entry of each queue was given out */
     struct index_queue ready;          /* items, in the order of readiness */
+    size_t gate;                       /* is_feed: groups that have room */
+    size_t needed_group;               /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
+    int held;                          /* the ranks have not met: nothing may be read */
     size_t group_next;                 /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
     uint64_t progress_next_ns; /* when the callback is due, whoever waits then */
@@ -112,6 +119,7 @@ struct hr_load {
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
     _Atomic uint64_t bytes_direct, bytes_sent, copy_count, kernel_count;
+    _Atomic uint64_t bytes_received, bytes_spread, collective_count, group_wait_ns;
     _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns, copy_wait_ns, cpu_ns;
 };
 
@@ -123,18 +131,31 @@ int hr_load_admit_group(struct hr_load *load, size_t group_index);
 /* Admits groups in plan order as far as the window allows. */
 int hr_load_admit_window(struct hr_load *load);
 
-/* prepare.c: a load that is planned and has moved nothing yet. On success hr_load_free() ends it. */
+/* What a feed has beyond a load of the caller's. */
+struct hr_load_feed {
+    const size_t *group_keys; /* as of hr_plan_options */
+    uint64_t chunk_bytes;
+};
+
+/*
+ * prepare.c: a load that is planned and has moved nothing yet. `feed`: NULL for the caller's. On success hr_load_free()
+ * ends it.
+ */
 int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
-                    size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
-                    struct hr_error *err);
+                    size_t item_count, const struct hr_load_options *options, const struct hr_load_feed *feed,
+                    struct hr_load **ret_load, struct hr_error *err);
 
 /* load.c */
+/* Starts as many readers as there is work for. */
+int hr_load_start_readers(struct hr_load *load, struct hr_error *err);
 /* Records the first error and wakes everybody; the lock is not held. */
 void hr_load_fail(struct hr_load *load, const struct hr_error *err);
 /* The load's error, copied to `err`; the lock is held. */
 int hr_load_error(const struct hr_load *load, struct hr_error *err);
 /* Marks an item ready; the lock is held. The caller broadcasts `done`. */
 void hr_load_item_ready(struct hr_load *load, size_t item_index);
+/* chunks.c: the pieces are in their places. The lock is not held. */
+void hr_load_pieces_landed(struct hr_load *load, const struct hr_plan_piece *pieces, size_t piece_count);
 /* Where readers and staging are, or why not at the GPU's node; of a load to GPUs. */
 void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity);
 /* Fails unless there is a load and it is of this process; and unless the item exists. */

@@ -7,9 +7,11 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/limits.h"
 #include "base/option_struct.h"
 #include "base/sys.h"
 #include "engine/gds_files.h"
+#include "engine/group.h"
 #include "engine/load.h"
 #include "engine/route.h"
 #include "plan/describe.h"
@@ -25,15 +27,21 @@ static int queue_init(struct index_queue *queue, size_t capacity)
     return queue->indices ? 0 : -1;
 }
 
-static struct hr_plan_options plan_options(const struct hr_loader *loader, const struct hr_load_options *options)
+static struct hr_plan_options plan_options(const struct hr_load *load, const struct hr_load_feed *feed)
 {
+    const struct hr_loader *loader = load->loader;
+    const struct hr_load_options *options = &load->options;
     return (struct hr_plan_options){
-        .chunk_bytes = loader->chunk_bytes,
+        .chunk_bytes = feed ? feed->chunk_bytes : loader->chunk_bytes,
         .arena_bytes = loader->arena_bytes,
         .window_bytes = options->window_bytes,
         .ownership = options->ownership,
         .device_count = loader->device_count,
         .remote_devices = loader->remote_devices,
+        .group_keys = feed ? feed->group_keys : NULL,
+        .group_rank = load->group.rank,
+        .group_world = load->has_group ? load->group.world : 0,
+        .group_bytes = options->group_bytes ? options->group_bytes : HR_GROUP_BYTES_DEFAULT,
     };
 }
 
@@ -57,15 +65,30 @@ static int copy_options(const struct hr_load_options *given, struct hr_load_opti
     return 0;
 }
 
-static int make_plan(struct hr_load *load, const struct hr_item *items, size_t item_count, struct hr_error *err)
+static int make_plan(struct hr_load *load, const struct hr_item *items, size_t item_count,
+                     const struct hr_load_feed *feed, struct hr_error *err)
 {
     const struct hr_checkpoint *checkpoint = load->checkpoint;
-    struct hr_plan_options options = plan_options(load->loader, &load->options);
+    struct hr_plan_options options = plan_options(load, feed);
     uint64_t from = hr_sys->clock_ns();
     int code = hr_plan_make(checkpoint->tensors, checkpoint->tensor_count, checkpoint->file_count, items, item_count,
                             &options, &load->plan, err);
     load->plan_ns = hr_sys->clock_ns() - from;
     return code;
+}
+
+/* What a load of a process group cannot be. */
+static int check_group(const struct hr_loader *loader, const struct hr_load_options *options, struct hr_error *err)
+{
+    if (options->sequential)
+        return hr_fail(err, HR_EUNSUPPORTED,
+                       "a sequential load has no threads, which a process group needs: clear "
+                       "sequential, or load without a group");
+    if (loader->route == HR_ROUTE_MMAP)
+        return hr_fail(err, HR_EUNSUPPORTED,
+                       "the mmap route maps files and reads nothing that could be spread over a "
+                       "process group: take another route, or load without a group");
+    return 0;
 }
 
 /* The table of open files, told how many chunks each file has. */
@@ -148,16 +171,22 @@ static struct hr_load *load_alloc(void)
 }
 
 int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkpoint, const struct hr_item *items,
-                    size_t item_count, const struct hr_load_options *options, struct hr_load **ret_load,
-                    struct hr_error *err)
+                    size_t item_count, const struct hr_load_options *options, const struct hr_load_feed *feed,
+                    struct hr_load **ret_load, struct hr_error *err)
 {
     struct hr_load_options known;
+    struct hr_group group = {0};
+    int has_group = 0;
     if (!loader || !checkpoint || (item_count && !items))
         return hr_fail(err, HR_EINVALID_ARGUMENT, "a load needs a loader, a checkpoint and items; one of them is NULL");
     int code = hr_fork_check(loader->fork_generation, "loader", err);
     if (code == 0)
         code = copy_options(options, &known, err);
-    if (code)
+    if (code == 0)
+        code = has_group = hr_group_of(options, &group, err);
+    if (code > 0)
+        code = check_group(loader, &known, err);
+    if (code < 0)
         return code;
     struct hr_load *load = load_alloc();
     if (!load)
@@ -165,13 +194,17 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->loader = loader;
     load->checkpoint = checkpoint;
     load->options = known;
+    load->group = group;
+    load->has_group = load->held = has_group;
+    load->is_feed = feed != NULL;
+    load->needed_group = SIZE_MAX;
     load->fork_generation = hr_fork_generation();
     load->start_ns = hr_sys->clock_ns();
     load->ready_ns = item_count ? 0 : load->start_ns;
     load->progress_next_ns = load->start_ns + known.progress_ns;
     code = copy_streams(load, err);
     if (code == 0)
-        code = make_plan(load, items, item_count, err);
+        code = make_plan(load, items, item_count, feed, err);
     if (code == 0)
         code = make_tables(load, err);
     if (code == 0)
@@ -203,7 +236,7 @@ int hr_plan_describe(struct hr_loader *loader, const struct hr_checkpoint *check
         return hr_fail(err, HR_EINVALID_ARGUMENT, "where to put the text must be given; ret_text is NULL");
     if (format > HR_PLAN_TEXT)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "format is %u; it must be HR_PLAN_JSON or HR_PLAN_TEXT", format);
-    int code = hr_load_prepare(loader, checkpoint, items, item_count, options, &load, err);
+    int code = hr_load_prepare(loader, checkpoint, items, item_count, options, NULL, &load, err);
     if (code)
         return code;
     char placement[160];

@@ -1,31 +1,9 @@
 /*
- * send.c: the pieces of a chunk as moves. Rows of the innermost dimension are one move, so a narrow slice needs few.
+ * send.c: pieces as moves. Rows of the innermost dimension are one move, so a narrow slice needs few.
  */
 #include "engine/send.h"
 
-/* A chunk on its way out of staging. */
-struct sending {
-    struct hr_load *load;
-    const struct hr_plan_chunk *chunk;
-    const struct hr_staging_slot *slot;
-    const char *bytes;
-    int is_span;
-    struct hr_lane *lane;
-    struct hr_fence *fence;
-    struct hr_place_counts *counts;
-    uint64_t packed; /* bytes of the runs so far: where the next one of a direct chunk lies */
-    size_t move_count;
-    const struct load_item *item; /* of the last move */
-};
-
-/* Puts what the table holds into the lane. */
-static int flush(struct sending *sending, struct hr_error *err)
-{
-    int code = hr_lane_place(sending->lane, sending->slot->block, sending->slot->moves, sending->move_count,
-                             sending->counts, err);
-    sending->move_count = 0;
-    return code < 0 ? code : hr_fence_put(sending->fence, sending->lane, err);
-}
+#include <string.h>
 
 /* Whether `next` goes on where `last` ends, in both memories. */
 static int follows(const struct hr_move *last, const struct hr_move *next)
@@ -45,45 +23,78 @@ int hr_move_join(struct hr_move *moves, size_t move_count, const struct load_ite
     return 1;
 }
 
-/* The table is the lane's until its copies are done. */
-static int make_room(struct sending *sending, struct hr_error *err)
+int hr_send_flush(struct hr_sender *sender, struct hr_error *err)
 {
-    if (sending->move_count < sending->slot->move_capacity)
+    if (!sender->lane)
         return 0;
-    int code = flush(sending, err);
-    return code < 0 ? code : hr_fence_wait(sending->fence, err);
+    int code = sender->is_resident
+                   ? hr_lane_spread(sender->lane, sender->block, sender->moves, sender->move_count, sender->counts, err)
+                   : hr_lane_place(sender->lane, sender->block, sender->moves, sender->move_count, sender->counts, err);
+    sender->move_count = 0;
+    return code < 0 ? code : hr_fence_put(sender->fence, sender->lane, err);
 }
 
-static struct hr_move as_move(struct sending *sending, const struct hr_run_rows *rows, const char *data)
+/* The table is the lane's until its copies are done. */
+static int make_room(struct hr_sender *sender, struct hr_error *err)
 {
-    uint64_t at = sending->is_span ? rows->run.source_offset - sending->chunk->file_begin : sending->packed;
-    sending->packed += rows->run.bytes * rows->count;
+    if (sender->move_count < sender->move_capacity)
+        return 0;
+    int code = hr_send_flush(sender, err);
+    return code < 0 ? code : hr_fence_wait(sender->fence, err);
+}
+
+static void copy_rows(const struct hr_move *move)
+{
+    for (unsigned long long r = 0; r < move->rows; r++)
+        memcpy((char *)(uintptr_t)move->target + (long long)r * move->target_pitch,
+               (const char *)(uintptr_t)move->source + (long long)r * move->source_pitch, move->bytes);
+}
+
+int hr_send_move(struct hr_sender *sender, const struct hr_move *move, const struct load_item *item,
+                 struct hr_error *err)
+{
+    if (!sender->lane) {
+        copy_rows(move);
+        return 0;
+    }
+    if (hr_move_join(sender->moves, sender->move_count, sender->item, move, item))
+        return 0;
+    int code = make_room(sender, err);
+    if (code < 0)
+        return code;
+    sender->moves[sender->move_count++] = *move;
+    sender->item = item;
+    return 0;
+}
+
+static struct hr_move as_move(const struct hr_run_rows *rows, struct hr_send_source *source, const char *data)
+{
+    const char *from = source->bytes;
+    if (source->is_span)
+        from += rows->run.source_offset - source->begin;
+    else
+        source->bytes += rows->run.bytes * rows->count;
     return (struct hr_move){
-        .source = (uintptr_t)(sending->bytes + at),
+        .source = (uintptr_t)from,
         .target = (uintptr_t)(data + rows->run.target_offset),
         .bytes = rows->run.bytes,
         .rows = rows->count,
-        .source_pitch = (long long)(sending->is_span ? rows->source_stride : rows->run.bytes),
+        .source_pitch = (long long)(source->is_span ? rows->source_stride : rows->run.bytes),
         .target_pitch = rows->target_stride,
     };
 }
 
-static int send_piece(struct sending *sending, const struct hr_plan_piece *piece, struct hr_error *err)
+int hr_send_piece(struct hr_sender *sender, const struct load_item *item, const struct hr_plan_item *planned,
+                  const struct hr_plan_piece *piece, struct hr_send_source *source, struct hr_error *err)
 {
-    struct hr_load *load = sending->load;
-    const struct load_item *item = &load->items[piece->item_index];
     struct hr_run_walk walk;
     struct hr_run_rows rows;
-    hr_run_walk_init(&walk, &load->plan.items[piece->item_index], piece);
+    hr_run_walk_init(&walk, planned, piece);
     while (hr_run_walk_rows(&walk, &rows)) {
-        struct hr_move move = as_move(sending, &rows, item->data);
-        if (hr_move_join(sending->slot->moves, sending->move_count, sending->item, &move, item))
-            continue;
-        int code = make_room(sending, err);
+        struct hr_move move = as_move(&rows, source, item->data);
+        int code = hr_send_move(sender, &move, item, err);
         if (code < 0)
             return code;
-        sending->slot->moves[sending->move_count++] = move;
-        sending->item = item;
     }
     return 0;
 }
@@ -92,12 +103,21 @@ int hr_chunk_send(struct hr_load *load, const struct hr_plan_chunk *chunk, const
                   const char *bytes, int is_span, struct hr_lane *lane, struct hr_fence *fence,
                   struct hr_place_counts *counts, struct hr_error *err)
 {
-    struct sending sending = {load, chunk, slot, bytes, is_span, lane, fence, counts, 0, 0, NULL};
+    struct hr_sender sender = {.lane = lane,
+                               .block = slot->block,
+                               .moves = slot->moves,
+                               .move_capacity = slot->move_capacity,
+                               .fence = fence,
+                               .counts = counts};
+    struct hr_send_source source = {bytes, is_span, chunk->file_begin};
     int code = 0;
-    for (size_t i = 0; code == 0 && i < chunk->piece_count; i++)
-        code = send_piece(&sending, &load->plan.pieces[chunk->piece_first + i], err);
+    for (size_t i = 0; code == 0 && i < chunk->piece_count; i++) {
+        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
+        code = hr_send_piece(&sender, &load->items[piece->item_index], &load->plan.items[piece->item_index], piece,
+                             &source, err);
+    }
     if (code == 0)
-        code = flush(&sending, err);
+        code = hr_send_flush(&sender, err);
     if (code < 0 && hr_fence_put(fence, lane, NULL) == 0)
         hr_fence_wait(fence, NULL); /* some of it may be under way */
     return code;

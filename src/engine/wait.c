@@ -150,6 +150,22 @@ static void sleep_some(struct hr_load *load)
 }
 
 /*
+ * Makes the destinations that the spreader waits for, though the window may have no room for them: 1 when it did. Without
+ * them nothing that is waited for here comes, and neither does what other ranks wait for. The lock is held before and
+ * after.
+ */
+static int make_needed(struct hr_load *load)
+{
+    size_t group_index = load->needed_group;
+    if (group_index == SIZE_MAX || load->groups[group_index].status != GROUP_PLANNED || load->error.code)
+        return 0;
+    pthread_mutex_unlock(&load->lock);
+    hr_load_admit_group(load, group_index);
+    pthread_mutex_lock(&load->lock);
+    return 1;
+}
+
+/*
  * One step towards what is waited for; may return early. Sleeps only if nothing has happened since the caller, who may
  * have given up the lock meanwhile, saw `events_seen`. The lock is held before and after.
  */
@@ -165,7 +181,7 @@ static void wait_some(struct waiter *waiter, uint64_t events_seen)
         if (moved)
             return;
     }
-    if (!looked_away && load->event_count == events_seen && !load->error.code)
+    if (!looked_away && load->event_count == events_seen && !load->error.code && !make_needed(load))
         sleep_some(load);
 }
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "engine/spreader.h"
 #include "engine/trace.h"
 
 static size_t group_item(const struct hr_load *load, const struct hr_plan_group *group, size_t i)
@@ -145,11 +146,11 @@ static int follow_stream(struct hr_load *load, const struct hr_plan_group *group
     struct loader_device *target = &load->loader->devices[group->device_index];
     void *stream = load->streams ? load->streams[group->device_index] : NULL;
     int code = 0;
-    if (target->lane_count == 0 || !has_foreign_memory(load, group))
+    if (target->lane_count == 0 || load->is_feed || !has_foreign_memory(load, group))
         return 0;
     for (uint32_t i = 0; code == 0 && i < target->lane_count; i++)
         code = hr_lane_follow(target->lanes[i], stream, err);
-    return code;
+    return code < 0 || !load->spreader ? code : hr_spreader_follow(load->spreader, stream, err);
 }
 
 /* What is short is one group; what the caller wants to know is what all of them would take. */
@@ -169,11 +170,15 @@ static int make_group(struct hr_load *load, const struct hr_plan_group *group, s
     size_t only = group->item_count == 1 ? group_item(load, group, 0) : SIZE_MAX;
     uint64_t from = hr_sys->clock_ns();
     int code = 0;
+    if (load->spreader)
+        hr_spreader_pause(load->spreader);
     if (needs_arena(load, group))
         code = make_block(load, only, group->device_index, group->arena_bytes, &arena, err);
     for (size_t i = 0; code == 0 && i < group->item_count; i++)
         code = make_item(load, group_item(load, group, i), arena, err);
     hr_block_unref(arena);
+    if (load->spreader)
+        hr_spreader_resume(load->spreader);
     if (code == HR_EOUT_OF_MEMORY)
         say_whole_need(load, err);
     if (code == 0)
@@ -197,7 +202,7 @@ static void publish_group(struct hr_load *load, size_t group_index)
         if (load->plan.items[item_index].bytes == 0 || item->mapped) {
             load->bytes_landed += load->plan.items[item_index].bytes;
             hr_load_item_ready(load, item_index);
-        } else {
+        } else if (!load->plan.items[item_index].is_spread) {
             to_read = 1;
         }
     }
@@ -251,7 +256,8 @@ static size_t reserve_next(struct hr_load *load)
     pthread_mutex_lock(&load->lock);
     while (load->group_next < load->plan.group_count && load->groups[load->group_next].status != GROUP_PLANNED)
         load->group_next++;
-    if (load->group_next < load->plan.group_count && !load->stopping) {
+    int has_room = !load->is_feed || load->group_next < load->gate;
+    if (load->group_next < load->plan.group_count && has_room && !load->stopping) {
         uint64_t bytes = load->plan.groups[load->group_next].window_bytes;
         if (window == 0 || load->window_bytes == 0 ||
             (load->window_bytes <= window && bytes <= window - load->window_bytes)) {

@@ -1,6 +1,6 @@
 /*
  * spread.h: what a process group reads once and spreads. Pure, and a function of the request and of the rank alone, so
- * that all ranks cut the same windows. The engine moves them (engine/spread.h).
+ * that all ranks cut the same windows. The engine moves them (engine/spreader.h).
  *
  * An item is *spread* when several ranks need it, or when their blocks of it lie between each other in the file; its
  * range of the file covers what all ranks need. The others are *local*: each rank reads its own.

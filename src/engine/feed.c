@@ -1,0 +1,202 @@
+/*
+ * feed.c: parts as items of a load. Their destinations are known beforehand, so nothing is allocated while it runs.
+ */
+#include "engine/feed.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sys.h"
+
+/* Readers should have something to read at once, from what slots there are: so chunks are a fraction of them. */
+#define CHUNKS_IN_SLOTS 16
+
+struct hr_feed {
+    struct hr_load *main;
+    struct hr_checkpoint *checkpoint; /* of byte ranges */
+    struct hr_load *load;
+    size_t *firsts; /* by window, and one more: its first item */
+};
+
+/* What is needed only while a feed is made. */
+struct parts {
+    struct hr_extent *extents;
+    uint64_t *sizes; /* shapes of the extents */
+    struct hr_item *items;
+    size_t *keys;
+    size_t count;
+};
+
+/* Walks this rank's ranges of all windows; with `parts` NULL only counts them. */
+static size_t parts_fill(struct hr_feed *feed, char *slots, struct parts *parts)
+{
+    const struct hr_spread *spread = feed->main->plan.spread;
+    size_t count = 0, first = 0;
+    for (size_t w = 0; w < spread->window_count; w++) {
+        struct hr_spread_window window = hr_spread_window_at(spread, w);
+        struct hr_range part = hr_spread_part(&window, spread->rank);
+        struct hr_spread_range range;
+        first = hr_spread_first(spread, first, window.begin);
+        feed->firsts[w] = count;
+        for (size_t next = first; hr_spread_range_next(spread, part.start, part.stop, &next, &range); count++) {
+            if (!parts)
+                continue;
+            const struct hr_tensor *tensor = spread->items[range.item].tensor;
+            parts->sizes[count] = range.file_end - range.file_begin;
+            parts->extents[count] = (struct hr_extent){.size = sizeof parts->extents[0],
+                                                       .name = tensor->name,
+                                                       .name_size = tensor->name_size,
+                                                       .dtype = HR_DTYPE_U8,
+                                                       .rank = 1,
+                                                       .shape = &parts->sizes[count],
+                                                       .file_index = range.file_index,
+                                                       .offset = range.file_begin};
+            parts->items[count] = (struct hr_item){.size = sizeof parts->items[0],
+                                                   .tensor_index = count,
+                                                   .device_index = feed->main->plan.items[0].device_index,
+                                                   .into = slots + w % spread->slot_count * spread->slot_bytes +
+                                                           (range.begin - part.start)};
+            parts->keys[count] = w;
+        }
+    }
+    feed->firsts[spread->window_count] = count;
+    return count;
+}
+
+static int parts_make(struct hr_feed *feed, char *slots, struct parts *parts, struct hr_error *err)
+{
+    parts->count = parts_fill(feed, slots, NULL);
+    parts->extents = hr_alloc_array(parts->count, sizeof *parts->extents);
+    parts->sizes = hr_alloc_array(parts->count, sizeof *parts->sizes);
+    parts->items = hr_alloc_array(parts->count, sizeof *parts->items);
+    parts->keys = hr_alloc_array(parts->count, sizeof *parts->keys);
+    if (!parts->extents || !parts->sizes || !parts->items || !parts->keys)
+        return hr_fail_memory(err, parts->count * sizeof *parts->extents, "what this rank reads for its group");
+    parts_fill(feed, slots, parts);
+    return 0;
+}
+
+static void parts_release(struct parts *parts)
+{
+    hr_free(parts->extents);
+    hr_free(parts->sizes);
+    hr_free(parts->items);
+    hr_free(parts->keys);
+}
+
+static uint64_t chunk_bytes(const struct hr_load *load)
+{
+    uint64_t bytes = load->plan.spread->slot_count * load->plan.spread->slot_bytes / CHUNKS_IN_SLOTS;
+    bytes = bytes > HR_CHUNK_BYTES_MIN ? bytes : HR_CHUNK_BYTES_MIN;
+    return bytes < load->loader->chunk_bytes ? bytes : load->loader->chunk_bytes;
+}
+
+static int start(struct hr_feed *feed, const struct parts *parts, struct hr_error *err)
+{
+    struct hr_load *main = feed->main;
+    struct hr_load_feed as_feed = {parts->keys, chunk_bytes(main)};
+    struct hr_load_options options = {
+        .size = sizeof options, .trace = main->options.trace, .trace_context = main->options.trace_context};
+    int code = hr_checkpoint_extents(main->checkpoint, parts->extents, parts->count, &feed->checkpoint, err);
+    if (code == 0)
+        code = hr_load_prepare(main->loader, feed->checkpoint, parts->items, parts->count, &options, &as_feed,
+                               &feed->load, err);
+    if (code < 0)
+        return code;
+    feed->load->start_ns = main->start_ns;
+    return hr_load_start_readers(feed->load, err);
+}
+
+int hr_feed_new(struct hr_load *load, char *slots, struct hr_feed **ret_feed, struct hr_error *err)
+{
+    struct parts parts = {0};
+    struct hr_feed *feed = hr_alloc(sizeof *feed);
+    if (!feed)
+        return hr_fail_memory(err, sizeof *feed, "what this rank reads for its group");
+    feed->main = load;
+    feed->firsts = hr_alloc_array(load->plan.spread->window_count + 1, sizeof *feed->firsts);
+    int code = feed->firsts ? parts_make(feed, slots, &parts, err)
+                            : hr_fail_memory(err, load->plan.spread->window_count * sizeof *feed->firsts,
+                                             "what this rank reads for its group");
+    if (code == 0)
+        code = start(feed, &parts, err);
+    parts_release(&parts);
+    if (code < 0) {
+        hr_feed_free(feed);
+        return code;
+    }
+    *ret_feed = feed;
+    return 0;
+}
+
+void hr_feed_free(struct hr_feed *feed)
+{
+    if (!feed)
+        return;
+    hr_load_free(feed->load);
+    hr_checkpoint_close(feed->checkpoint);
+    hr_free(feed->firsts);
+    hr_free(feed);
+}
+
+void hr_feed_stop(struct hr_feed *feed)
+{
+    hr_load_cancel(feed->load);
+}
+
+void hr_feed_open(struct hr_feed *feed, size_t end)
+{
+    struct hr_load *load = feed->load;
+    size_t window_count = feed->main->plan.spread->window_count;
+    size_t first = feed->firsts[end < window_count ? end : window_count];
+    pthread_mutex_lock(&load->lock);
+    load->gate = first < load->plan.item_count ? load->plan.items[first].group_index : load->plan.group_count;
+    pthread_mutex_unlock(&load->lock);
+    hr_load_admit_window(load); /* a failure is the feed's, and comes out of waiting for it */
+}
+
+int hr_feed_is_ready(struct hr_feed *feed, size_t window_index)
+{
+    struct hr_load *load = feed->load;
+    int is_ready = 1;
+    pthread_mutex_lock(&load->lock);
+    for (size_t i = feed->firsts[window_index]; i < feed->firsts[window_index + 1]; i++)
+        is_ready &= load->items[i].status == ITEM_READY;
+    is_ready |= load->error.code != 0;
+    pthread_mutex_unlock(&load->lock);
+    return is_ready;
+}
+
+/* A range of the file may hold bytes of several tensors: which one it is, the offset says. */
+static void name_tensor(const struct hr_feed *feed, struct hr_error *err)
+{
+    const struct hr_spread *spread = feed->main->plan.spread;
+    const struct hr_file *files = feed->main->checkpoint->files;
+    if (err->offset == HR_NO_OFFSET)
+        return;
+    for (size_t i = 0; i < spread->item_count; i++) {
+        const struct hr_spread_item *item = &spread->items[i];
+        uint64_t end = item->source + (item->end - item->begin);
+        if (err->offset < item->source || err->offset >= end ||
+            strncmp(files[item->file_index].path, err->file, sizeof err->file - 1) != 0)
+            continue;
+        err->tensor[0] = '\0';
+        hr_error_in_tensor(err, item->tensor->name, item->tensor->name_size);
+        return;
+    }
+}
+
+int hr_feed_wait(struct hr_feed *feed, size_t window_index, struct hr_error *err)
+{
+    int code = 0;
+    for (size_t i = feed->firsts[window_index]; code == 0 && i < feed->firsts[window_index + 1]; i++)
+        code = hr_load_wait(feed->load, i, err);
+    if (code < 0)
+        name_tensor(feed, err);
+    return code;
+}
+
+const struct hr_load *hr_feed_load(const struct hr_feed *feed)
+{
+    return feed->load;
+}

@@ -1,0 +1,34 @@
+/*
+ * feed.h: what this rank reads for its process group: a load of its own, of the same loader, over byte ranges of the same
+ * files. Its items go into the slots of a ring, a part of a window to each; a part is read when its slot is free. It
+ * knows windows and slots; not what is done with them.
+ */
+#ifndef HR_ENGINE_FEED_H
+#define HR_ENGINE_FEED_H
+
+#include "engine/load.h"
+#include "plan/spread.h"
+
+struct hr_feed;
+
+/*
+ * Plans the reading of what `load` spreads, and starts its readers, which find nothing to do yet. `slots` is memory on the
+ * load's device of slot_count slots, borrowed.
+ */
+int hr_feed_new(struct hr_load *load, char *slots, struct hr_feed **ret_feed, struct hr_error *err);
+/* Joins its readers. NULL is allowed. */
+void hr_feed_free(struct hr_feed *feed);
+/* Stops reading; who waits gets HR_ECANCELLED. Any thread. */
+void hr_feed_stop(struct hr_feed *feed);
+
+/* The slots of windows before `end` are free, or will be taken in their turn: their parts may be read. One thread. */
+void hr_feed_open(struct hr_feed *feed, size_t end);
+/* Whether this rank's part of a window has been read, or will never be. */
+int hr_feed_is_ready(struct hr_feed *feed, size_t window_index);
+/* Waits for it. Errors name the tensor of the load. One thread. */
+int hr_feed_wait(struct hr_feed *feed, size_t window_index, struct hr_error *err);
+
+/* For the statistics. */
+const struct hr_load *hr_feed_load(const struct hr_feed *feed);
+
+#endif

@@ -1,0 +1,455 @@
+/*
+ * spreader.c: the loop over windows. What a window consists of: spreader_moves.c.
+ */
+#include "engine/spreader_state.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sys.h"
+
+/* ------------------------------------------------------------------------- collectives and memory */
+
+/*
+ * Whether a collective may begin now. Who wants memory comes first: 0 while collectives are in flight whose end it waits
+ * for; where none is, waits for it.
+ */
+static int begin_collective(struct hr_spreader *s)
+{
+    int may_begin = 1;
+    pthread_mutex_lock(&s->lock);
+    if (s->allocating_count && s->flying_count)
+        may_begin = 0;
+    while (may_begin && s->allocating_count)
+        pthread_cond_wait(&s->turn, &s->lock);
+    s->flying_count += (unsigned)may_begin;
+    pthread_mutex_unlock(&s->lock);
+    return may_begin;
+}
+
+static void end_collective(struct hr_spreader *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->flying_count--;
+    pthread_cond_broadcast(&s->turn);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void hr_spreader_pause(struct hr_spreader *s)
+{
+    if (!s->lane)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->allocating_count++;
+    while (s->flying_count)
+        pthread_cond_wait(&s->turn, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void hr_spreader_resume(struct hr_spreader *s)
+{
+    if (!s->lane)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->allocating_count--;
+    pthread_cond_broadcast(&s->turn);
+    pthread_mutex_unlock(&s->lock);
+}
+
+int hr_spreader_follow(struct hr_spreader *s, void *stream, struct hr_error *err)
+{
+    return s->lane ? hr_lane_follow(s->lane, stream, err) : 0;
+}
+
+/* ------------------------------------------------------------------------------- what is waited for */
+
+static int is_stopping(struct hr_spreader *s)
+{
+    pthread_mutex_lock(&s->load->lock);
+    int stopping = s->load->stopping;
+    pthread_mutex_unlock(&s->load->lock);
+    return stopping;
+}
+
+/*
+ * The first group with items of the window whose destinations do not exist, or SIZE_MAX. The load's lock is held.
+ */
+static size_t group_lacking(const struct hr_spreader *s, const struct hr_spread_window *window)
+{
+    const struct hr_spread *spread = s->spread;
+    size_t first = hr_spread_first(spread, s->item_first, window->begin);
+    for (size_t i = first; i < spread->item_count && spread->items[i].begin < window->end; i++) {
+        const struct hr_plan_item *planned = &s->load->plan.items[spread->items[i].item_index];
+        if (planned->bytes && s->load->groups[planned->group_index].status != GROUP_ADMITTED)
+            return planned->group_index;
+    }
+    return SIZE_MAX;
+}
+
+static void wait_for_destinations(struct hr_spreader *s, const struct hr_spread_window *window)
+{
+    struct hr_load *load = s->load;
+    pthread_mutex_lock(&load->lock);
+    while (!load->stopping && (load->needed_group = group_lacking(s, window)) != SIZE_MAX) {
+        load->event_count++;
+        pthread_cond_broadcast(&load->done);
+        pthread_cond_wait(&load->work, &load->lock);
+    }
+    load->needed_group = SIZE_MAX;
+    pthread_mutex_unlock(&load->lock);
+}
+
+/* Whether the window can be issued without waiting for anything but other ranks. */
+static int can_issue(struct hr_spreader *s, size_t window_index)
+{
+    struct hr_spread_window window = hr_spread_window_at(s->spread, window_index);
+    pthread_mutex_lock(&s->load->lock);
+    int is_stopping = s->load->stopping, is_lacking = group_lacking(s, &window) != SIZE_MAX;
+    pthread_mutex_unlock(&s->load->lock);
+    return is_stopping || (!is_lacking && hr_feed_is_ready(s->feed, window_index));
+}
+
+/* What this rank has to say with a window: 0, or the code of what ends its load. */
+static int own_cause(struct hr_spreader *s, struct hr_error *ret_cause)
+{
+    struct hr_load *load = s->load;
+    pthread_mutex_lock(&load->lock);
+    *ret_cause = load->error;
+    if (load->stopping && !load->error.code)
+        hr_fail(ret_cause, HR_ECANCELLED, "the load was freed");
+    pthread_mutex_unlock(&load->lock);
+    return ret_cause->code;
+}
+
+/* ----------------------------------------------------------------------------------------- statuses */
+
+/* Writes this rank's status behind its part; on a GPU that is under way, and slot_fences tells when it is done. */
+static int put_status(struct hr_spreader *s, size_t window_index, const struct hr_error *cause, struct hr_error *err)
+{
+    struct hr_spread_window window = hr_spread_window_at(s->spread, window_index);
+    char *target = spreader_slot(s, window_index) + window.part_bytes;
+    size_t slot = window_index % s->spread->slot_count;
+    struct hr_group_status *status = s->lane ? &s->slot_statuses[slot] : (struct hr_group_status *)target;
+    hr_group_status_fill(status, s->magic, window_index, s->spread->rank, cause);
+    if (!s->lane)
+        return 0;
+    struct hr_move *move = &s->slot_moves[slot];
+    *move = (struct hr_move){.source = (uintptr_t)status,
+                             .target = (uintptr_t)target,
+                             .bytes = sizeof *status,
+                             .rows = 1,
+                             .source_pitch = sizeof *status,
+                             .target_pitch = sizeof *status};
+    int code = hr_lane_place(s->status_lane, &s->block, move, 1, &s->counts, err);
+    return code < 0 ? code : hr_fence_put(s->slot_fences[slot], s->status_lane, err);
+}
+
+/* Slots are free for the windows before `end`: their statuses go ahead, their parts are read. */
+static void open_windows(struct hr_spreader *s, size_t end)
+{
+    struct hr_error error;
+    size_t count = s->spread->window_count;
+    for (; s->opened < end && s->opened < count; s->opened++)
+        if (put_status(s, s->opened, NULL, &error) < 0)
+            hr_load_fail(s->load, &error);
+    hr_feed_open(s->feed, end);
+}
+
+/* ------------------------------------------------------------------------------------------ windows */
+
+/* No collective may be called any more. */
+static void break_off(struct hr_spreader *s, const struct hr_error *error)
+{
+    s->is_broken = 1;
+    hr_load_fail(s->load, error);
+}
+
+static int scatter(struct hr_spreader *s, const struct flight *flight)
+{
+    const struct hr_group *group = s->group;
+    uint64_t bytes = flight->window.segment_bytes + HR_SPREAD_STATUS_BYTES;
+    int failed = 0;
+    for (uint32_t root = 0; root < group->world && !failed; root++) {
+        const char *send = root == group->rank ? flight->receive + group->world * bytes : NULL;
+        s->load->collective_count++;
+        failed = group->scatter(group->context, send, flight->receive + root * bytes, bytes, root);
+    }
+    return failed;
+}
+
+static int all_gather(struct hr_spreader *s, const struct flight *flight, const char *send)
+{
+    s->load->collective_count++;
+    return s->group->all_gather(s->group->context, send, flight->receive,
+                                flight->window.part_bytes + HR_SPREAD_STATUS_BYTES);
+}
+
+/*
+ * What the collective sends is complete: this rank's part, and what it has to say. A status that cannot be written stays
+ * that of another window, which the other ranks recognise; for an all-gather *ret_send is the slot with such a one.
+ */
+static void prepare_sending(struct hr_spreader *s, struct flight *flight, const char **ret_send)
+{
+    struct hr_error cause, error;
+    size_t index = flight->window.index, slot = index % s->spread->slot_count;
+    int code = 0;
+    *ret_send = spreader_slot(s, index);
+    flight->is_wanted = own_cause(s, &cause) == 0;
+    if (!flight->is_wanted)
+        code = put_status(s, index, &cause, &error);
+    if (code == 0 && s->lane)
+        code = hr_fence_wait(s->slot_fences[slot], &error);
+    if (code == 0 && flight->window.segment_bytes)
+        code = hr_spreader_pack(s, flight, &error);
+    if (code == 0 && flight->window.segment_bytes && s->lane)
+        code = hr_lane_lead(s->pack_lane, s->group->stream, &error);
+    if (code == 0)
+        return;
+    hr_load_fail(s->load, &error);
+    flight->is_wanted = 0;
+    *ret_send = spreader_slot(s, index + 1);
+}
+
+/* The lane's fence stands for the collective and for what has been put behind it. */
+static int put_end(struct hr_spreader *s, struct flight *flight, struct hr_error *err)
+{
+    int code = hr_lane_follow(s->lane, s->group->stream, err);
+    if (code == 0)
+        code = hr_lane_fetch(s->lane, flight->statuses, flight->gathered,
+                             (uint64_t)s->spread->world * HR_SPREAD_STATUS_BYTES, err);
+    if (code == 0)
+        code = hr_fence_put(flight->fence, s->lane, err);
+    flight->has_end = code == 0;
+    return code;
+}
+
+/* What the collective brings goes into place behind it. */
+static void place(struct hr_spreader *s, struct flight *flight)
+{
+    struct hr_error error;
+    int code = s->lane ? hr_lane_follow(s->lane, s->group->stream, &error) : 0;
+    if (code == 0)
+        code = hr_spreader_place(s, flight, &error);
+    if (code == 0 && s->lane)
+        code = put_end(s, flight, &error);
+    flight->is_placed = code == 0 && flight->is_wanted;
+    if (code < 0)
+        hr_load_fail(s->load, &error);
+}
+
+static void wait_for_part(struct hr_spreader *s, size_t window_index)
+{
+    struct hr_error error;
+    if (hr_feed_wait(s->feed, window_index, &error) < 0 && !is_stopping(s))
+        hr_load_fail(s->load, &error);
+}
+
+/* Calls a window's collective; 0 when one in flight has to end first, since somebody wants memory. */
+static int issue(struct hr_spreader *s, size_t window_index)
+{
+    struct flight *flight = &s->flights[window_index % s->spread->depth];
+    const char *send;
+    flight->window = hr_spread_window_at(s->spread, window_index);
+    flight->is_placed = flight->has_end = 0;
+    wait_for_part(s, window_index);
+    wait_for_destinations(s, &flight->window);
+    if (!begin_collective(s))
+        return 0;
+    s->item_first = hr_spread_first(s->spread, s->item_first, flight->window.begin);
+    prepare_sending(s, flight, &send);
+    uint64_t from = hr_sys->clock_ns();
+    int failed = flight->window.segment_bytes ? scatter(s, flight) : all_gather(s, flight, send);
+    if (!s->lane)
+        s->load->group_wait_ns += hr_sys->clock_ns() - from;
+    if (failed) {
+        struct hr_error error;
+        hr_group_fail(s->group, "a collective of the group", &error);
+        break_off(s, &error);
+    } else {
+        place(s, flight);
+    }
+    return 1;
+}
+
+/* Waits for a window's end. A call that fails once is made again: what other ranks said must not be missed. */
+static void wait_for_end(struct hr_spreader *s, struct flight *flight)
+{
+    struct hr_error error;
+    uint64_t from = hr_sys->clock_ns();
+    int code = flight->has_end ? 0 : put_end(s, flight, &error);
+    if (code == 0 && hr_fence_wait(flight->fence, &error) < 0) {
+        hr_load_fail(s->load, &error);
+        flight->is_placed = 0;
+        code = hr_fence_wait(flight->fence, &error);
+    }
+    s->load->group_wait_ns += hr_sys->clock_ns() - from;
+    if (code < 0)
+        break_off(s, &error);
+}
+
+/* 0, or what some rank said instead of that all is well. */
+static int check_statuses(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
+{
+    int code = 0;
+    for (uint32_t rank = 0; code == 0 && rank < s->spread->world; rank++) {
+        const struct hr_group_status *status = (const struct hr_group_status *)hr_spreader_status(flight, rank);
+        if (s->lane)
+            status = &flight->statuses[rank];
+        code = hr_group_status_check(status, s->magic, flight->window.index, rank, err);
+    }
+    return code;
+}
+
+static void add_counts(struct hr_spreader *s, const struct flight *flight)
+{
+    uint64_t share = flight->window.segment_bytes ? flight->window.segment_bytes : flight->window.part_bytes;
+    s->load->bytes_received += s->spread->world * share;
+    s->load->bytes_sent += s->counts.bytes_sent;
+    s->load->copy_count += s->counts.copy_count;
+    s->load->kernel_count += s->counts.kernel_count;
+    s->counts = (struct hr_place_counts){0};
+}
+
+/* The end of a window: 1 when all ranks go on, else 0. */
+static int finish(struct hr_spreader *s, size_t window_index)
+{
+    struct flight *flight = &s->flights[window_index % s->spread->depth];
+    struct hr_error error;
+    if (s->lane)
+        wait_for_end(s, flight);
+    end_collective(s);
+    const char *why = s->group->failure ? s->group->failure(s->group->context) : NULL;
+    if (why) {
+        hr_fail(&error, HR_EGROUP_ERROR, "the collectives of the group failed: %s", why);
+        break_off(s, &error);
+    }
+    if (s->is_broken)
+        return 0;
+    if (check_statuses(s, flight, &error) < 0) {
+        hr_load_fail(s->load, &error);
+        return 0;
+    }
+    add_counts(s, flight);
+    if (flight->is_placed)
+        hr_spreader_landed(s, flight);
+    open_windows(s, window_index + 1 + s->spread->slot_count);
+    return 1;
+}
+
+static void run(struct hr_spreader *s)
+{
+    size_t issued = 0, finished = 0, end = s->spread->window_count, depth = s->spread->depth;
+    open_windows(s, s->spread->slot_count);
+    while (finished < end && !s->is_broken) {
+        int may_issue = issued < end && issued - finished < depth && (issued == finished || can_issue(s, issued));
+        if (may_issue && issue(s, issued)) {
+            issued++;
+            continue;
+        }
+        if (!finish(s, finished) && finished + depth < end)
+            end = finished + depth; /* others may have come so far */
+        finished++;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- start and end */
+
+/* 1 once the ranks have met; 0 when the load ends before. */
+static int wait_for_ranks(struct hr_spreader *s)
+{
+    struct hr_load *load = s->load;
+    pthread_mutex_lock(&load->lock);
+    while (load->held && !load->stopping)
+        pthread_cond_wait(&load->work, &load->lock);
+    int have_met = !load->held;
+    pthread_mutex_unlock(&load->lock);
+    return have_met;
+}
+
+static void *spreader_main(void *argument)
+{
+    struct hr_spreader *s = argument;
+    if (wait_for_ranks(s))
+        run(s);
+    while (s->flying_count) /* broken off */
+        end_collective(s);
+    return NULL;
+}
+
+void hr_spreader_go(struct hr_spreader *s, uint64_t magic)
+{
+    s->magic = magic; /* the load's lock, under which it is no longer held, orders this */
+}
+
+void hr_spreader_stop(struct hr_spreader *s)
+{
+    hr_feed_stop(s->feed);
+}
+
+static int start(struct hr_spreader *s, struct hr_error *err)
+{
+    int code = hr_feed_new(s->load, s->memory, &s->feed, err);
+    if (code < 0)
+        return code;
+    code = hr_sys->thread_start(&s->thread, spreader_main, s);
+    if (code < 0)
+        return hr_fail_sys(err, HR_EOUT_OF_MEMORY, -code,
+                           "cannot start a thread for collectives; raise the limit of processes or of memory");
+    s->has_thread = 1;
+    return 0;
+}
+
+int hr_spreader_new(struct hr_load *load, struct hr_spreader **ret_spreader, struct hr_error *err)
+{
+    struct hr_spreader *s = hr_alloc(sizeof *s);
+    if (!s)
+        return hr_fail_memory(err, sizeof *s, "what takes part in a process group");
+    s->load = load;
+    s->spread = load->plan.spread;
+    s->group = &load->group;
+    s->device = load->loader->devices[load->plan.items[0].device_index].device;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->turn, NULL);
+    int code = hr_spreader_make_all(s, err);
+    if (code == 0)
+        code = start(s, err);
+    if (code < 0) {
+        hr_spreader_free(s);
+        return code;
+    }
+    *ret_spreader = s;
+    return 0;
+}
+
+void hr_spreader_free(struct hr_spreader *s)
+{
+    if (!s)
+        return;
+    if (s->has_thread)
+        pthread_join(s->thread, NULL);
+    hr_feed_free(s->feed);
+    hr_spreader_release_all(s);
+    pthread_cond_destroy(&s->turn);
+    pthread_mutex_destroy(&s->lock);
+    hr_free(s);
+}
+
+void hr_spreader_forget(struct hr_spreader *s)
+{
+    if (!s)
+        return;
+    hr_feed_free(s->feed);
+    hr_free(s->slot_fences);
+    hr_free(s->scratch);
+    hr_free(s);
+}
+
+const struct hr_load *hr_spreader_feed(const struct hr_spreader *s)
+{
+    return hr_feed_load(s->feed);
+}
+
+uint64_t hr_spreader_bytes(const struct hr_spreader *s)
+{
+    return s->memory_bytes;
+}

@@ -1,0 +1,82 @@
+/*
+ * spreader_state.h: what the files of the spreader share. All of it belongs to its thread, but for what has a lock.
+ */
+#ifndef HR_ENGINE_SPREADER_STATE_H
+#define HR_ENGINE_SPREADER_STATE_H
+
+#include <pthread.h>
+
+#include "engine/feed.h"
+#include "engine/group.h"
+#include "engine/send.h"
+#include "engine/spreader.h"
+#include "plan/spread.h"
+
+#define SPREAD_DEPTH_MAX 2
+
+/* A window between the call of its collective and its end. */
+struct flight {
+    struct hr_spread_window window;
+    char *receive;                      /* what comes; behind it what is packed for a scatter */
+    char *gathered;                     /* the statuses of all ranks, together: GPUs */
+    struct hr_group_status *statuses;   /* the same in pinned memory: GPUs */
+    struct hr_move *moves, *pack_moves; /* tables: GPUs */
+    struct hr_fence *fence, *pack_fence;
+    int is_wanted; /* this rank is well, and its destinations exist */
+    int is_placed; /* all that came is on its way there */
+    int has_end;   /* `fence` stands for it */
+};
+
+struct hr_spreader {
+    struct hr_load *load;
+    const struct hr_spread *spread;
+    const struct hr_group *group;
+    struct hr_device *device;
+    struct hr_lane *lane, *pack_lane, *status_lane; /* NULL: host memory */
+    struct hr_feed *feed;
+    uint64_t magic;
+    void *base;                            /* memory, with slack around it */
+    char *memory;                          /* slots, then the flights' */
+    uint64_t memory_bytes;                 /* of `base` */
+    struct hr_staging_block block;         /* tables and statuses; GPUs */
+    struct hr_group_status *slot_statuses; /* as they are copied behind the slots; GPUs */
+    struct hr_move *slot_moves;            /* by slot: how */
+    struct hr_fence **slot_fences;         /* when that is done; GPUs */
+    size_t opened;                         /* windows that have had a slot */
+    struct flight flights[SPREAD_DEPTH_MAX];
+    uint64_t *scratch;
+    size_t item_first;    /* of windows that begin at or behind the last one issued */
+    size_t landing_first; /* of those that ended */
+    int is_broken;        /* a collective failed: none may be called again */
+    struct hr_place_counts counts;
+    pthread_t thread;
+    int has_thread;
+    pthread_mutex_t lock; /* of the rest */
+    pthread_cond_t turn;
+    unsigned allocating_count, flying_count;
+};
+
+/* ----------------------------------------------------------------------- spreader_moves.c */
+
+/* Packs this rank's part of a window for each rank, their statuses behind. In the pack lane; or at once. */
+int hr_spreader_pack(struct hr_spreader *s, struct flight *flight, struct hr_error *err);
+/* Brings what a window has brought into place, and the statuses to where the host reads them. In the lane; or at once. */
+int hr_spreader_place(struct hr_spreader *s, struct flight *flight, struct hr_error *err);
+/* Where rank `rank`'s status lies in what came. */
+char *hr_spreader_status(const struct flight *flight, uint32_t rank);
+/* The window has ended well: counts its bytes for its items. */
+void hr_spreader_landed(struct hr_spreader *s, const struct flight *flight);
+
+/* ------------------------------------------------------------------------ spreader_make.c */
+
+/* Lanes, fences, memory, tables. On failure hr_spreader_release_all() frees what was made. */
+int hr_spreader_make_all(struct hr_spreader *s, struct hr_error *err);
+void hr_spreader_release_all(struct hr_spreader *s);
+
+/* Where this rank's part of a window is read to; its status is behind the window's part_bytes. */
+static inline char *spreader_slot(const struct hr_spreader *s, size_t window_index)
+{
+    return s->memory + window_index % s->spread->slot_count * s->spread->slot_bytes;
+}
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * thread_group.h: a process group whose ranks are threads of this process: collectives by a barrier and copies, for host
+ * memory and for GPUs, where they end in stream order. One rank's call can fail or be late; then, and when a rank does
+ * not come within 20 s, the group is aborted, as a real transport's is by its timeout: all calls fail, and say why.
+ */
+#ifndef TESTS_SUPPORT_THREAD_GROUP_H
+#define TESTS_SUPPORT_THREAD_GROUP_H
+
+#include <headrace/headrace.h>
+#include <pthread.h>
+
+#include "device/device.h"
+
+#define THREAD_GROUP_MAX 4u
+
+struct thread_rank {
+    struct thread_group *group;
+    uint32_t rank;
+    unsigned fail_at, late_at; /* this call, from 1, counted with `exchange`; 0: none */
+    unsigned call_count;
+    long live_count; /* of alloc; host memory only */
+    int uses_alloc;
+    void (*main)(struct thread_rank *rank); /* of the test */
+    void *context;
+    pthread_t thread;
+    /* GPUs: the stream that collectives go into */
+    struct hr_device *device;
+    struct hr_lane *lane;
+    struct hr_fence *fence;
+    struct hr_staging_block block;
+    unsigned char *sent; /* what this rank gives, for the others to copy */
+    size_t sent_bytes;
+};
+
+struct thread_group {
+    uint32_t world;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned arrived;
+    unsigned long round;
+    char why[160]; /* "" while it is not aborted */
+    struct thread_rank ranks[THREAD_GROUP_MAX];
+};
+
+/* `device_names`: one for each rank, or NULL: host memory. */
+void thread_group_begin(struct thread_group *group, uint32_t world, const char *const *device_names);
+void thread_group_end(struct thread_group *group);
+struct hr_group thread_group_of(struct thread_rank *rank);
+/* Runs `main` of every rank on a thread of its own, and joins them. */
+void thread_group_run(struct thread_group *group);
+
+#endif
