@@ -28,6 +28,14 @@ class Failed(Exception):
     """A collective, or making the link, has failed."""
 
 
+def empty(torch: Any, size: int, device: str, stream: Any) -> Any:
+    """Memory for collectives that run in a stream, on 256 bytes."""
+    with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+        memory = torch.empty(size + 256, dtype=torch.uint8, device=device)
+    start = -memory.data_ptr() % 256
+    return memory[start : start + size]
+
+
 class Link:
     """`number` is the same on all ranks; `stream` is that of the load which uses it now, for a GPU. Made by make()."""
 
@@ -40,14 +48,6 @@ class Link:
         self._backend = backend
         self._is_cuda = device != "cpu"
         self.stream: Any = None
-
-    def empty(self, size: int) -> Any:
-        """Memory for collectives, on 256 bytes."""
-        torch = self._torch
-        with self._scope():
-            memory = torch.empty(size + 256, dtype=torch.uint8, device=self.device)
-        start = -memory.data_ptr() % 256
-        return memory[start : start + size]
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
         return self._torch.cuda.stream(self.stream) if self._is_cuda else contextlib.nullcontext()  # type: ignore[no-any-return]

@@ -125,9 +125,8 @@ class Session:
         return None
 
     def alloc(self, size: int) -> int:
-        assert self._link is not None
         try:
-            memory = self._link.empty(size)
+            memory = _group_link.empty(self.member.torch, size, self.device, self._stream)
         except (RuntimeError, MemoryError):
             return 0
         address = int(memory.data_ptr())
