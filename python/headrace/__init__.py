@@ -22,6 +22,7 @@ from ._job import Job, Stats
 from ._options import Loader, release
 from ._probe import Limits, probe, storage
 from ._safe_open import safe_open
+from ._shuffle import Shuffle
 from ._slices import Pick, Shard, pick, shard
 from ._table import Extent, from_table
 from .errors import HeadraceError
@@ -40,6 +41,7 @@ __all__ = [
     "Pick",
     "SafetensorError",
     "Shard",
+    "Shuffle",
     "Stats",
     "Tensor",
     "TensorInfo",

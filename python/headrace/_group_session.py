@@ -11,6 +11,7 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from . import _core, _group_link, _group_store, _options, errors
@@ -80,6 +81,7 @@ class Session:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._memory: dict[int, Any] = {}
+        self._pending: float | None = None  # since when a collective runs
         self._thread = StoreThread(member.store(), f"{self._number}/", member.rank, member.world)
         self._stuck: tuple[float, int] = (0.0, 0)  # when the store was last looked at, and our looks since
         threading.Thread(target=self._watch, name="headrace-group-watch", daemon=True).start()
@@ -277,11 +279,21 @@ class Session:
         if self._text is not None:
             return False
         try:
-            run()
+            with self.pending():
+                run()
         except _group_link.Failed as error:
             self._fail_by(first_line(error))
             return False
         return self._text is None
+
+    @contextlib.contextmanager
+    def pending(self) -> Iterator[None]:
+        """While a collective runs."""
+        before, self._pending = self._pending, self._pending or time.monotonic()
+        try:
+            yield
+        finally:
+            self._pending = before
 
     def _fail_by(self, error: str) -> None:
         """A collective has failed: heartbeats, or another rank's word, will tell soon who is the cause."""
@@ -322,6 +334,11 @@ class Session:
             member.suspects |= set(silent)
             rank = max(silent, key=lambda other: silent[other])
             return f"{member.name_of(rank)} does not answer since {silent[rank]:.0f} s"
+        since = self._pending
+        if since is not None and time.monotonic() - since > _group_store.SILENCE_SECONDS:
+            left = [rank for rank in range(member.world) if thread.has_ended(rank)]
+            if left:
+                return f"{member.name_of(left[0])} has left, and a collective still waits for it"
         looked, count = self._stuck
         self._stuck = (looked, count + 1) if looked == thread.looked else (thread.looked, 0)
         if self._stuck[1] * WATCH_SECONDS > _group_store.SILENCE_SECONDS + 2:  # by our own looks: we may be stopped
