@@ -16,7 +16,7 @@ int hr_move_join(struct hr_move *moves, size_t move_count, const struct load_ite
                  const struct hr_move *move, const struct load_item *item)
 {
     struct hr_move *last = move_count ? &moves[move_count - 1] : NULL;
-    int is_same = last && (item == last_item || (item->block && item->block == last_item->block));
+    int is_same = last && (item == last_item || (item && last_item && item->block && item->block == last_item->block));
     if (!is_same || !follows(last, move))
         return 0;
     last->bytes += move->bytes;

@@ -12,7 +12,7 @@
 
 /*
  * Lengthens the last of the moves by `move` if that goes on where it ends, in both memories, and within one allocation of
- * ours or one tensor of the caller's: 1, or 0. `last_item` and `item`: whose bytes they are.
+ * ours or one tensor of the caller's: 1, or 0. `last_item` and `item`: whose bytes they are; NULL: nobody's.
  */
 int hr_move_join(struct hr_move *moves, size_t move_count, const struct load_item *last_item,
                  const struct hr_move *move, const struct load_item *item);

@@ -15,7 +15,7 @@
 #include "base/sys.h"
 #include "plan/chunk.h"
 #include "plan/geometry.h"
-#include "plan/request.h"
+#include "plan/plan_request.h"
 #include "plan/spread.h"
 
 const struct hr_item *hr_request_item(const struct hr_request *request, size_t index)

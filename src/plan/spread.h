@@ -17,7 +17,7 @@
 #define HR_PLAN_SPREAD_H
 
 #include "plan/plan.h"
-#include "plan/request.h"
+#include "plan/plan_request.h"
 
 /* Why an item is spread, or not. */
 enum hr_spread_choice {

@@ -42,12 +42,25 @@ struct job {
     struct hr_error err;
 };
 
-static struct test_model mixed;
+static struct test_model mixed, small, twin; /* the last two are of the same content */
+
+static void write_small(struct test_model *model, const char *name)
+{
+    static char names[12][16];
+    struct test_tensor tensors[12];
+    for (size_t i = 0; i < 12; i++) {
+        snprintf(names[i], sizeof names[i], "t%02zu", i);
+        tensors[i] = (struct test_tensor){
+            .name = names[i], .dtype = HR_DTYPE_F32, .rank = 2, .shape = {60 + i, 50}, .seed = i + 1};
+    }
+    model_write(model, name, tensors, 12, 6, 3);
+}
 
 static int setup(void **state)
 {
     (void)state;
     model_mixed(&mixed, "spread", 20);
+    write_small(&small, "small");
     return 0;
 }
 
@@ -55,6 +68,7 @@ static int teardown(void **state)
 {
     (void)state;
     model_close(&mixed);
+    model_close(&small);
     return 0;
 }
 
@@ -220,14 +234,14 @@ static void run_well(uint32_t world, const char *const *devices, struct hr_loade
 
 static void run_settings(const char *const *devices)
 {
-    static const uint64_t group_bytes[] = {0, 64 * KIB, 1200 * KIB};
+    static const uint64_t group_bytes[] = {0, 300 * KIB, 3000 * KIB};
     for (uint32_t world = 1; world <= 4; world++)
         for (int i = 0; i < 3; i++) {
             struct hr_loader_options loader = {.thread_count = 2, .route = HR_ROUTE_PREAD};
-            struct hr_load_options options = {.group_bytes = group_bytes[i]};
-            run_well(world, devices, loader, options, BY_ALL);
-            options.ownership = HR_OWN_EACH;
-            run_well(world, devices, loader, options, BY_NEXT);
+            struct hr_load_options options = {.group_bytes = group_bytes[i], .ownership = (world + i) % 2};
+            run_well(world, devices, loader, options, i == 0 ? BY_ALL : BY_NEXT);
+            if (i != (int)world % 3)
+                continue;
             options.window_bytes = 100 * KIB;
             run_well(world, devices, loader, options, BY_NEXT);
             run_well(world, devices, loader, options, BY_BACKWARDS);
@@ -240,10 +254,250 @@ static void test_host(void **state)
     run_settings(NULL);
 }
 
+/* ------------------------------------------------------------------------------------- what goes wrong */
+
+#define SMALL_BYTES (24 * KIB)
+
+/* Ranks over the small model, the last of them over its twin. */
+static void small_begin(struct scene_of_ranks *scene, uint32_t world, const char *const *devices)
+{
+    struct hr_error err = {0};
+    struct hr_loader_options options = {.thread_count = 2, .route = HR_ROUTE_PREAD};
+    write_small(&twin, "twin");
+    ranks_begin(scene, &small, world, devices, options);
+    struct job *last = &scene->jobs[world - 1];
+    hr_checkpoint_close(last->checkpoint);
+    assert_ok(hr_checkpoint_open(twin.paths, twin.path_count, NULL, &last->checkpoint, &err), err);
+    for (uint32_t r = 0; r < world; r++) {
+        scene->jobs[r].options.group_bytes = devices ? 3 * SMALL_BYTES : SMALL_BYTES;
+        scene->jobs[r].options.window_bytes = r == 1 ? 30000 : 0;
+        scene->jobs[r].by = BY_NEXT;
+    }
+}
+
+static void small_end(struct scene_of_ranks *scene)
+{
+    ranks_end(scene);
+    model_close(&twin);
+}
+
+static void small_works(const char *const *devices)
+{
+    static struct scene_of_ranks scene;
+    small_begin(&scene, 2, devices);
+    thread_group_run(&scene.group);
+    check_all(&scene);
+    small_end(&scene);
+}
+
+/* One rank has an error of its own, and all others say which rank it was. */
+static void check_blame(struct scene_of_ranks *scene, uint32_t guilty, int code, const char *words)
+{
+    for (uint32_t r = 0; r < scene->group.world; r++) {
+        struct job *job = &scene->jobs[r];
+        assert_code(job->code, r == guilty ? code : HR_EGROUP_ERROR);
+        if (r != guilty && !strstr(job->err.message, words))
+            fail_msg("rank %u: '%s' has no '%s'", r, job->err.message, words);
+    }
+}
+
+static void test_own_errors(void **state)
+{
+    static struct scene_of_ranks scene;
+    (void)state;
+    for (uint32_t world = 2; world <= 4; world++) {
+        char words[64];
+        small_begin(&scene, world, NULL);
+        assert_int_equal(truncate(twin.paths[1], 60000), 0);
+        thread_group_run(&scene.group);
+        snprintf(words, sizeof words, "rank %u: FileChanged: ", world - 1);
+        check_blame(&scene, world - 1, HR_EFILE_CHANGED, words);
+        small_end(&scene);
+
+        small_begin(&scene, world, NULL);
+        scene.jobs[0].declines = 1;
+        thread_group_run(&scene.group);
+        check_blame(&scene, 0, HR_ESHARD_MISSING, "rank 0 cannot start: ShardMissing: no shard");
+        small_end(&scene);
+
+        small_begin(&scene, world, NULL);
+        scene.jobs[1].items[3].dtype = HR_DTYPE_I8;
+        thread_group_run(&scene.group);
+        check_blame(&scene, 1, HR_EUNSUPPORTED, "rank 1 cannot start: Unsupported: item 3");
+        small_end(&scene);
+    }
+    small_works(NULL);
+}
+
+static void test_differences(void **state)
+{
+    static struct scene_of_ranks scene;
+    (void)state;
+    small_begin(&scene, 3, NULL);
+    scene.jobs[2].options.group_bytes += 10 * KIB;
+    thread_group_run(&scene.group);
+    check_blame(&scene, 9, 0, "rank(s) 2 differ from rank 0 in the sizes of windows");
+    small_end(&scene);
+
+    small_begin(&scene, 3, NULL);
+    scene.jobs[1].items[4].tensor_index = 5;
+    thread_group_run(&scene.group);
+    check_blame(&scene, 9, 0, "rank(s) 1 differ from rank 0 in the items");
+    small_end(&scene);
+
+    small_begin(&scene, 3, NULL);
+    struct hr_error err = {0};
+    hr_checkpoint_close(scene.jobs[0].checkpoint);
+    assert_ok(hr_checkpoint_open(mixed.paths, mixed.path_count, NULL, &scene.jobs[0].checkpoint, &err), err);
+    for (uint32_t r = 0; r < 3; r++) /* as far as the tables allow them */
+        for (size_t i = 0; i < small.count; i++)
+            scene.jobs[r].items[i].shard_world = scene.jobs[r].items[i].shard_rank = 0;
+    thread_group_run(&scene.group);
+    check_blame(&scene, 9, 0, "rank(s) 1, 2 differ from rank 0 in the checkpoint");
+    small_end(&scene);
+}
+
+static void test_stopping(void **state)
+{
+    static struct scene_of_ranks scene;
+    (void)state;
+    for (size_t after = 0; after <= small.count; after += 3)
+        for (enum wait_by by = BY_CANCEL; by <= BY_FREE; by++)
+            for (uint32_t world = 2; world <= 3; world++) {
+                small_begin(&scene, world, NULL);
+                scene.jobs[1].by = by;
+                scene.jobs[1].stop_after = after;
+                thread_group_run(&scene.group);
+                for (uint32_t r = 0; r < world; r++) {
+                    const struct job *job = &scene.jobs[r];
+                    if (r == 1)
+                        assert_true(job->code == 0 || (by == BY_CANCEL && job->code == HR_ECANCELLED));
+                    else if (job->code)
+                        assert_non_null(strstr(job->err.message, "rank 1 stopped early"));
+                }
+                if (after == 0)
+                    assert_code(scene.jobs[0].code, HR_EGROUP_ERROR);
+                small_end(&scene);
+            }
+    small_works(NULL);
+}
+
+static void test_late(void **state)
+{
+    static struct scene_of_ranks scene;
+    (void)state;
+    small_begin(&scene, 3, NULL);
+    scene.group.ranks[2].late_at = 3;
+    thread_group_run(&scene.group);
+    check_all(&scene);
+    assert_true(scene.jobs[0].stats.group_wait_ns > 100000000);
+    small_end(&scene);
+}
+
+/* Whatever call it is that a rank's transport fails in. */
+static void run_lost(const char *const *devices)
+{
+    static struct scene_of_ranks scene;
+    for (unsigned n = 1;; n++) {
+        small_begin(&scene, 2, devices);
+        scene.group.ranks[n % 2].fail_at = n;
+        thread_group_run(&scene.group);
+        int is_over = scene.group.ranks[n % 2].call_count < n;
+        if (is_over)
+            check_all(&scene);
+        for (uint32_t r = 0; r < 2 && !is_over; r++)
+            if (scene.jobs[r].code) {
+                assert_code(scene.jobs[r].code, HR_EGROUP_ERROR);
+                assert_non_null(strstr(scene.jobs[r].err.message, "lost its connection"));
+            }
+        assert_true(is_over || scene.jobs[n % 2].code);
+        small_end(&scene);
+        if (is_over)
+            break;
+    }
+}
+
+static void test_lost(void **state)
+{
+    (void)state;
+    run_lost(NULL);
+    small_works(NULL);
+}
+
+/* The n-th call of some kind fails, on whichever rank it is; all come back, and nothing is left. */
+static void sweep(unsigned classes, unsigned step)
+{
+    static struct scene_of_ranks scene;
+    for (unsigned long n = 1;; n += step) {
+        faults_install();
+        small_begin(&scene, 2, NULL);
+        faults_fail(classes, n, 0);
+        thread_group_run(&scene.group);
+        int fired = faults_fired() != 0;
+        faults_fail(0, 0, 0);
+        for (uint32_t r = 0; r < 2; r++) {
+            const struct job *job = &scene.jobs[r];
+            if (job->code && (!fired || (job->code != HR_EGROUP_ERROR && job->code != HR_EIO_ERROR &&
+                                         job->code != HR_EOUT_OF_MEMORY)))
+                fail_msg("call %lu: rank %u: %s: %s", n, r, hr_error_kind(job->code), job->err.message);
+        }
+        if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
+            check_all(&scene);
+        small_end(&scene);
+        faults_assert_nothing_live();
+        faults_remove();
+        if (!fired)
+            break;
+    }
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    sweep(FAULT_READ, 1);
+    sweep(FAULT_MEMORY | FAULT_MAP, 1);
+    sweep(FAULT_THREAD, 1);
+    sweep(FAULT_OPEN | FAULT_STAT, 1);
+    small_works(NULL);
+}
+
+/* ------------------------------------------------------------------------------------------ GPUs */
+
+/* Ranks take turns on the devices that there are. */
+static const char *const *gpu_names(void)
+{
+    static const char *names[THREAD_GROUP_MAX];
+    struct hr_device_info info = {.size = sizeof info};
+    if (!gpu_name())
+        skip();
+    int has_two = hr_device_find("cuda:1", &info, NULL) == 0;
+    for (uint32_t r = 0; r < THREAD_GROUP_MAX; r++)
+        names[r] = r % 2 && has_two ? "cuda:1" : "cuda:0";
+    return names;
+}
+
+static void test_gpu(void **state)
+{
+    (void)state;
+    const struct scene_fake *fake = scene_fake();
+    if (fake)
+        scene_need_fake("devices=2");
+    run_settings(gpu_names());
+    if (!fake)
+        return;
+    scene_need_fake("devices=2,no_kernel=1");
+    run_well(2, gpu_names(), (struct hr_loader_options){0}, (struct hr_load_options){.group_bytes = 600 * KIB}, BY_ALL);
+    scene_need_fake("devices=2,confidential=1");
+    run_well(2, gpu_names(), (struct hr_loader_options){0}, (struct hr_load_options){.group_bytes = 600 * KIB}, BY_ALL);
+    scene_need_fake("");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host),
+        cmocka_unit_test(test_host),     cmocka_unit_test(test_own_errors), cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_stopping), cmocka_unit_test(test_late),       cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_faults),   cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

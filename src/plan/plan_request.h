@@ -1,8 +1,8 @@
 /*
- * request.h: a request as it came: the table, and items that may be longer than the struct that we know.
+ * plan_request.h: a request as it came: the table, and items that may be longer than the struct that we know.
  */
-#ifndef HR_PLAN_REQUEST_H
-#define HR_PLAN_REQUEST_H
+#ifndef HR_PLAN_PLAN_REQUEST_H
+#define HR_PLAN_PLAN_REQUEST_H
 
 #include <headrace/headrace.h>
 
