@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 build=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-examples='load_to_memory.c load_to_gpu.c stream.c slices.c load_gguf.c raii_dlpack.cpp'
+examples='load_to_memory.c load_to_gpu.c stream.c slices.c load_gguf.c nccl_load.c raii_dlpack.cpp'
 
 fail() {
     echo "check_install: $*" >&2

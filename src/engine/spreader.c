@@ -210,10 +210,12 @@ static void prepare_sending(struct hr_spreader *s, struct flight *flight, const 
     *ret_send = spreader_slot(s, index + 1);
 }
 
-/* The lane's fence stands for the collective and for what has been put behind it. */
-static int put_end(struct hr_spreader *s, struct flight *flight, struct hr_error *err)
+/* What the collective brings goes into place behind it, and the statuses to the host; the fence stands for all of it. */
+static int put_behind(struct hr_spreader *s, struct flight *flight, struct hr_error *err)
 {
     int code = hr_lane_follow(s->lane, s->group->stream, err);
+    if (code == 0)
+        code = hr_spreader_place(s, flight, err);
     if (code == 0)
         code = hr_lane_fetch(s->lane, flight->statuses, flight->gathered,
                              (uint64_t)s->spread->world * HR_SPREAD_STATUS_BYTES, err);
@@ -223,15 +225,20 @@ static int put_end(struct hr_spreader *s, struct flight *flight, struct hr_error
     return code;
 }
 
-/* What the collective brings goes into place behind it. */
+/* After a failure: the statuses alone, since what other ranks said must not be missed. */
+static int put_behind_again(struct hr_spreader *s, struct flight *flight, struct hr_error *err)
+{
+    flight->is_wanted = flight->is_placed = 0;
+    int code = hr_fence_put(flight->fence, s->lane, err);
+    if (code == 0)
+        code = hr_fence_wait(flight->fence, err); /* the table may be in use */
+    return code < 0 ? code : put_behind(s, flight, err);
+}
+
 static void place(struct hr_spreader *s, struct flight *flight)
 {
     struct hr_error error;
-    int code = s->lane ? hr_lane_follow(s->lane, s->group->stream, &error) : 0;
-    if (code == 0)
-        code = hr_spreader_place(s, flight, &error);
-    if (code == 0 && s->lane)
-        code = put_end(s, flight, &error);
+    int code = s->lane ? put_behind(s, flight, &error) : hr_spreader_place(s, flight, &error);
     flight->is_placed = code == 0 && flight->is_wanted;
     if (code < 0)
         hr_load_fail(s->load, &error);
@@ -271,12 +278,12 @@ static int issue(struct hr_spreader *s, size_t window_index)
     return 1;
 }
 
-/* Waits for a window's end. A call that fails once is made again: what other ranks said must not be missed. */
+/* Waits for a window's end. A call that fails once is made again. */
 static void wait_for_end(struct hr_spreader *s, struct flight *flight)
 {
     struct hr_error error;
     uint64_t from = hr_sys->clock_ns();
-    int code = flight->has_end ? 0 : put_end(s, flight, &error);
+    int code = flight->has_end ? 0 : put_behind_again(s, flight, &error);
     if (code == 0 && hr_fence_wait(flight->fence, &error) < 0) {
         hr_load_fail(s->load, &error);
         flight->is_placed = 0;

@@ -481,7 +481,7 @@ static void test_gpu(void **state)
     (void)state;
     const struct scene_fake *fake = scene_fake();
     if (fake)
-        scene_need_fake("devices=2");
+        scene_need_fake("devices=2,delay_us=5");
     run_settings(gpu_names());
     if (!fake)
         return;
@@ -492,12 +492,125 @@ static void test_gpu(void **state)
     scene_need_fake("");
 }
 
+static void test_gpu_lost(void **state)
+{
+    (void)state;
+    if (scene_fake())
+        scene_need_fake("devices=2,delay_us=5");
+    run_lost(gpu_names());
+    small_works(gpu_names());
+}
+
+/* The n-th call of the driver fails, the library's or the transport's: no rank hangs, and the next load works. */
+static void test_gpu_faults(void **state)
+{
+    static struct scene_of_ranks scene;
+    (void)state;
+    const struct scene_fake *fake = scene_need_fake("devices=2,delay_us=5");
+    unsigned long errors = 0;
+    for (unsigned long n = 1;; n += 1 + n / 40) {
+        scene_need_fake("devices=2,delay_us=5");
+        small_begin(&scene, 2, gpu_names());
+        fake->fail_nth(n, 1);
+        thread_group_run(&scene.group);
+        int fired = fake->fired() != 0;
+        fake->fail_nth(0, 0);
+        for (uint32_t r = 0; r < 2; r++) {
+            const struct job *job = &scene.jobs[r];
+            errors += job->code != 0;
+            if (job->code && job->code != HR_EGROUP_ERROR && job->code != HR_EDEVICE_ERROR)
+                fail_msg("call %lu: rank %u: %s: %s", n, r, hr_error_kind(job->code), job->err.message);
+            if (strstr(job->err.message, "in vain"))
+                fail_msg("call %lu: rank %u: %s", n, r, job->err.message);
+        }
+        if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
+            check_all(&scene);
+        small_end(&scene);
+        scene_assert_nothing_live();
+        if (!fired)
+            break;
+    }
+    assert_true(errors > 20);
+    scene_need_fake("devices=2,delay_us=5");
+    small_works(gpu_names());
+}
+
+/* ------------------------------------------------------------------------------- whose memory it is */
+
+/* The caller's memory, with strides, filled behind what its stream holds. */
+static void test_into(void **state)
+{
+    static struct scene_of_ranks scene;
+    (void)state;
+    small_begin(&scene, 3, NULL);
+    for (uint32_t r = 0; r < 3; r++)
+        for (size_t i = 0; i < small.count; i++) {
+            const struct test_tensor *tensor = &small.tensors[i];
+            int64_t *strides = malloc(2 * sizeof *strides);
+            strides[0] = 4; /* transposed, with a gap */
+            strides[1] = 4 * ((int64_t)tensor->shape[0] + 3);
+            scene.jobs[r].items[i].into = malloc((size_t)strides[1] * tensor->shape[1]);
+            scene.jobs[r].items[i].into_strides = strides;
+        }
+    thread_group_run(&scene.group);
+    for (uint32_t r = 0; r < 3; r++) {
+        struct job *job = &scene.jobs[r];
+        assert_ok(job->code, job->err);
+        for (size_t i = 0; i < small.count; i++) {
+            struct hr_view view = {.size = sizeof view};
+            assert_ok(hr_load_view(job->load, i, &view, &job->err), job->err);
+            assert_ptr_equal(view.data, job->items[i].into);
+            check_view(&small.tensors[i], job->ranges[i], &view);
+        }
+    }
+    for (uint32_t r = 0; r < 3; r++)
+        for (size_t i = 0; i < small.count; i++) {
+            free(scene.jobs[r].items[i].into);
+            free((void *)scene.jobs[r].items[i].into_strides);
+        }
+    small_end(&scene);
+}
+
+/* What a load of a group cannot be is refused by name, on all ranks. */
+static void test_refused(void **state)
+{
+    static struct scene_of_ranks scene;
+    struct hr_error err = {0};
+    (void)state;
+    small_begin(&scene, 2, NULL);
+    for (uint32_t r = 0; r < 2; r++)
+        scene.jobs[r].options.sequential = 1;
+    thread_group_run(&scene.group);
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_code(scene.jobs[r].code, HR_EUNSUPPORTED);
+        assert_int_equal(scene.group.ranks[r].call_count, 1);
+    }
+    struct hr_group group = thread_group_of(&scene.group.ranks[0]), bad[4] = {group, group, group, group};
+    bad[0].rank = 2;
+    bad[1].all_gather = NULL;
+    bad[2].world = 2000;
+    bad[3].alloc = (void *(*)(void *, uint64_t))(uintptr_t)test_refused;
+    for (size_t i = 0; i < 4; i++) {
+        struct hr_load_options options = {.size = sizeof options, .group = &bad[i]};
+        struct hr_load *load = NULL;
+        assert_code(hr_load_start(scene.jobs[0].loader, scene.jobs[0].checkpoint, scene.jobs[0].items, small.count,
+                                  &options, &load, &err),
+                    HR_EINVALID_ARGUMENT);
+        assert_code(hr_group_decline(&bad[i], &(struct hr_error){.code = HR_EIO_ERROR}, &err), HR_EINVALID_ARGUMENT);
+        assert_null(load);
+    }
+    assert_code(hr_group_decline(&group, NULL, &err), HR_EINVALID_ARGUMENT);
+    assert_int_equal(scene.group.ranks[0].call_count, 1);
+    small_end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host),     cmocka_unit_test(test_own_errors), cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_stopping), cmocka_unit_test(test_late),       cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_faults),   cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_host),       cmocka_unit_test(test_into),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_own_errors), cmocka_unit_test(test_differences), cmocka_unit_test(test_stopping),
+        cmocka_unit_test(test_late),       cmocka_unit_test(test_lost),        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_gpu),        cmocka_unit_test(test_gpu_lost),    cmocka_unit_test(test_gpu_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
