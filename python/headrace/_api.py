@@ -42,22 +42,25 @@ def open(
 
 def start(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> Job:
     """open() and Checkpoint.start()."""
-    with _group.attending(options.pop("group", None)) as session:
-        return open(source, revision=revision).start(names, group=session, **options)
+    group = options.pop("group", None)
+    with _group.attending(group) as session:
+        return open(source, revision=revision).start(names, group=session or group, **options)
 
 
 def load(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> dict[str, Any]:
     """open() and Checkpoint.load(): {name: tensor}."""
-    with _group.attending(options.pop("group", None)) as session:
-        return open(source, revision=revision).load(names, group=session, **options)
+    group = options.pop("group", None)
+    with _group.attending(group) as session:
+        return open(source, revision=revision).load(names, group=session or group, **options)
 
 
 def stream(
     source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any
 ) -> Iterator[tuple[str, Any]]:
     """open() and Checkpoint.stream(): (name, tensor) as they come."""
-    with _group.attending(options.pop("group", None)) as session:
-        return open(source, revision=revision).stream(names, group=session, **options)
+    group = options.pop("group", None)
+    with _group.attending(group) as session:
+        return open(source, revision=revision).stream(names, group=session or group, **options)
 
 
 VERIFY_WINDOW_BYTES = 1 << 30

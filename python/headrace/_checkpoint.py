@@ -187,7 +187,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         with _group.attending(group) as session:
             return self._start(
                 names, framework, device, slices, shard, rank, world, dtype, into, window_bytes, order, lazy, deadline,
-                progress, warm_up, loader, session, group_bytes,
+                progress, warm_up, loader, session, None if group is None else _group.ranks_of(group), group_bytes,
             )
 
     def _start(
@@ -195,11 +195,10 @@ class Checkpoint(Mapping[str, TensorInfo]):
         shard: Mapping[str, Any] | int | None, rank: int | None, world: int | None, dtype: Any,
         into: Mapping[str, Any] | None, window_bytes: int | None, order: str, lazy: bool, deadline: float | None,
         progress: Progress, warm_up: bool, loader: Loader | None, session: _group.Session | None,
-        group_bytes: int | None,
+        ranks: tuple[int, int] | None, group_bytes: int | None,
     ) -> Job:
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
-        ranks = None if session is None else (session.member.rank, session.member.world)
         request = _request.make(self._core, names, slices, dtype, into, place, shard, rank, world, ranks)
         place = place or request.device or loader.device or _frameworks.default_device(framework)
         core = loader._core_of(place)

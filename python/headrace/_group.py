@@ -51,7 +51,7 @@ def attending(group: Any) -> Iterator[Session | None]:
     """A session of the caller's group, or one that is given, for a load that is started within; None: alone. Where
     that fails before it meets the others, they are told."""
     session = group
-    if group is None or group is False:
+    if group is None:
         session = None
     elif not isinstance(group, Session):
         member = _member_of(group)

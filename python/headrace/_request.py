@@ -93,7 +93,7 @@ def make(
 ) -> Request:
     """Resolves the arguments of a load. `device` is the resolved name of the one that was asked for; `group` is (rank,
     world) in a group that loads together."""
-    request = Request(core, select(core, names), device=device, is_spread=group is not None)
+    request = Request(core, select(core, names), device=device, is_spread=group is not None and group[1] > 1)
     if group is not None and shard is not None and rank is None and world is None:
         rank, world = group
     if into is not None:

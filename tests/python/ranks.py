@@ -25,7 +25,8 @@ class Outcome:
         return f"<{self.kind or 'ok'}: {self.text or self.value!r}, {self.seconds:.1f} s>"
 
 
-def body(pipe: Any, scene: Any, rank: int, world: int, backend: str, store: str, folder: Path, arguments: tuple) -> None:
+def body(pipe: Any, scene: Any, rank: int, world: int, backend: str, store: str, folder: Path,
+         arguments: tuple) -> None:
     import torch
 
     torch.set_num_threads(1)

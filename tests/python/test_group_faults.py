@@ -29,7 +29,8 @@ def data_of(number: int) -> bytes:
 def checkpoint(tmp_path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    reference.write_by_hand(folder / "m.safetensors", {f"t{i:02}": ("U8", [200, 200], data_of(i)) for i in range(COUNT)})
+    tensors = {f"t{i:02}": ("U8", [200, 200], data_of(i)) for i in range(COUNT)}
+    reference.write_by_hand(folder / "m.safetensors", tensors)
     return folder
 
 
@@ -149,7 +150,7 @@ def test_rank_never_begins(checkpoint):
     assert kind == "GroupError" and "rank 1 (global 1) has not begun this load within 2 s" in text and seconds < 8
 
 
-# ------------------------------------------------------------------------------------- a rank that ends, or is only late
+# ----------------------------------------------------------------------------------- a rank that ends, or is only late
 
 
 def leave_early(rank, folder, how):
