@@ -8,6 +8,8 @@
 #   threads   the same with 4 to 128 readers asked for
 #   cores     the same on 2, 4 and 8 cores
 #   small     20,000 small tensors against few large ones (31 GB more on the disk)
+#   group-test   two GPUs, a process each: the tests of process groups over NCCL
+#   group-bench  two GPUs: shards by rows and columns, and whole tensors on both, against bare programs on both at once
 #   peers     other loaders in PyTorch, taking turns
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
 #             page cache; cold-peers: the processor time of safetensors for the same
@@ -51,7 +53,7 @@ out=$(realpath -m "${out:-$from/results}")
 
 build() {
     local work=build-gpu-work generator=() tests=() source
-    local benchmarks=(bench_gpu bench_host bench_header bench_cold)
+    local benchmarks=(bench_gpu bench_ruler bench_host bench_header bench_cold)
     make --no-print-directory .venv/stamp
     command -v ninja >/dev/null && generator=(-G Ninja)
     for source in tests/unit/test_device*.c tests/unit/test_gpu*.c; do
@@ -120,9 +122,19 @@ bitwise)
     ;;
 bench) use_wheels && benchmark gpu-hot ;;
 threads | cores | small) use_wheels && benchmark "gpu-$part" ;;
+group-test)
+    use_wheels
+    python3 -m pytest -q -rs tests/python/test_group_nccl.py
+    ;;
+group-bench) use_wheels && benchmark group ;;
 peers) use_wheels && benchmark peers ;;
 cold | cold-half) use_programs && benchmark "$part" ;;
-cold-peers) use_wheels && benchmark cold-peers ;;
+cold-group-test)
+    use_wheels
+    python3 -m pytest -q -rs tests/python/test_group_nccl.py
+    ;;
+group-bench) use_wheels && benchmark group ;;
+peers) use_wheels && benchmark cold-peers ;;
 *)
     echo "gpu.sh: no such part: $part" >&2
     exit 2

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
+from ._group_session import Session
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
@@ -194,7 +195,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         self, names: Names, framework: str | None, device: Any, slices: Mapping[str, Any] | None,
         shard: Mapping[str, Any] | int | None, rank: int | None, world: int | None, dtype: Any,
         into: Mapping[str, Any] | None, window_bytes: int | None, order: str, lazy: bool, deadline: float | None,
-        progress: Progress, warm_up: bool, loader: Loader | None, session: _group.Session | None,
+        progress: Progress, warm_up: bool, loader: Loader | None, session: Session | None,
         ranks: tuple[int, int] | None, group_bytes: int | None,
     ) -> Job:
         loader = loader or _options.shared_loader()

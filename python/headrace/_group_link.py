@@ -50,7 +50,7 @@ class Link:
         self.stream: Any = None
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
-        return self._torch.cuda.stream(self.stream) if self._is_cuda else contextlib.nullcontext()  # type: ignore[no-any-return]
+        return self._torch.cuda.stream(self.stream) if self._is_cuda else contextlib.nullcontext()
 
     def all_gather(self, send: Any, receive: Any, has_failed: Callable[[], bool]) -> None:
         self._do(lambda: self._backend._allgather_base(receive, send), has_failed)

@@ -1,7 +1,8 @@
 """Runs a scene as the ranks of a process group: a process each, with torch.distributed over gloo or NCCL.
 
-A scene is a function of a test module, called as scene(rank, folder, *arguments) on every rank; what it returns, or the
-exception that it raises, comes back. Processes are forked from one that has imported PyTorch, which keeps them cheap.
+A scene is a function of a test module, called as scene(rank, folder, *arguments) on every rank, with NCCL also with its
+device=; what it returns, or the exception that it raises, comes back. Processes are forked from one that has imported
+PyTorch, which keeps them cheap.
 """
 
 import multiprocessing
@@ -35,7 +36,7 @@ def body(pipe: Any, scene: Any, rank: int, world: int, backend: str, store: str,
     torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world)
     begun, value, kind, text = time.monotonic(), None, "", ""
     try:
-        value = scene(rank, folder, *arguments)
+        value = scene(rank, folder, *arguments, **({"device": f"cuda:{rank}"} if backend == "nccl" else {}))
     except BaseException as error:
         kind, text = type(error).__name__, str(error)
     pipe.send((value, kind, text, time.monotonic() - begun))

@@ -14,10 +14,11 @@ from headrace import _dtypes  # noqa: E402
 
 DTYPES = [name for name in _dtypes.TORCH if _dtypes.torch_dtype(torch, name) is not None]
 SHAPE = [5, 3, 7, 6]
+DIMS = (None, 0, 1, 2, 3)
 
 
 def raw(tensor) -> bytes:
-    return bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
+    return bytes(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
 
 
 def block(extent: int, rank: int, world: int) -> slice:
@@ -59,13 +60,13 @@ def expected_of(folder: Path) -> dict[str, reference.Tensor]:
             for name, tensor in reference.read(path).items()}
 
 
-def load_dims(rank, folder, dims, options):
+def load_dims(rank, folder, dims, options, **more):
     """{dim: ({name: bytes}, statistics)}; None: whole tensors."""
     result = {}
     for dim in dims:
         checkpoint = headrace.open(folder)
         shard = {} if dim is None else {"shard": dim}
-        tensors = checkpoint.load(framework="torch", group=True, **shard, **options)
+        tensors = checkpoint.load(framework="torch", group=True, **shard, **options, **more)
         stats = checkpoint.last_stats
         result[dim] = {name: raw(tensor) for name, tensor in tensors.items()}, stats
     return result
@@ -73,9 +74,11 @@ def load_dims(rank, folder, dims, options):
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_every_dtype_and_dimension(checkpoint, world):
+    check_dims(checkpoint, world, ranks.values(ranks.run(world, load_dims, checkpoint, DIMS, {})))
+
+
+def check_dims(checkpoint, world, loaded, dims=DIMS):
     expected = expected_of(checkpoint)
-    dims = [None, 0, 1, 2, 3]
-    loaded = ranks.values(ranks.run(world, load_dims, checkpoint, dims, {}))
     for dim, (rank, result) in itertools.product(dims, enumerate(loaded)):
         tensors, _ = result[dim]
         for name, tensor in expected.items():
@@ -99,10 +102,10 @@ def test_small_windows_and_buffers(checkpoint, options):
                 assert result[dim][0][name] == cut(tensor, there, rank, 2), (dim, rank, name)
 
 
-def load_mixed(rank, folder):
+def load_mixed(rank, folder, **options):
     shard = {"large.0": 0, "F32.*": 1, "*64.*": -1}
     with headrace.open(folder) as checkpoint:
-        stream = checkpoint.stream(framework="torch", group=True, shard=shard, order="file")
+        stream = checkpoint.stream(framework="torch", group=True, shard=shard, order="file", **options)
         return {name: raw(tensor) for name, tensor in stream}, checkpoint.last_stats
 
 

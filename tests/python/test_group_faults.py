@@ -25,27 +25,30 @@ def data_of(number: int) -> bytes:
     return numpy.random.default_rng(number).bytes(40000)
 
 
+def write_rows(folder: Path) -> Path:
+    tensors = {f"t{i:02}": ("U8", [200, 200], data_of(i)) for i in range(COUNT)}
+    (folder / "model").mkdir()
+    reference.write_by_hand(folder / "model" / "m.safetensors", tensors)
+    return folder / "model"
+
+
 @pytest.fixture
 def checkpoint(tmp_path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    tensors = {f"t{i:02}": ("U8", [200, 200], data_of(i)) for i in range(COUNT)}
-    reference.write_by_hand(folder / "m.safetensors", tensors)
-    return folder
+    return write_rows(tmp_path)
 
 
 def is_right(tensors: dict) -> bool:
-    return len(tensors) == COUNT and all(bytes(tensors[f"t{i:02}"].numpy()) == data_of(i) for i in range(COUNT))
+    return len(tensors) == COUNT and all(bytes(tensors[f"t{i:02}"].cpu().numpy()) == data_of(i) for i in range(COUNT))
 
 
 def load(folder, group=True, **options) -> bool:
     return is_right(headrace.load(folder, framework="torch", group=group, **options))
 
 
-def after(folder: Path, group=None) -> bool:
+def after(folder: Path, group=None, **options) -> bool:
     """What a rank can still do: load alone, and in a fresh group of those that live."""
-    assert load(folder, group=None)
-    return group is None or load(folder, group=group)
+    assert load(folder, group=None, **options)
+    return group is None or load(folder, group=group, **options)
 
 
 def stream_until(folder, act, **options):
@@ -76,14 +79,15 @@ def living_group(living):
 # ----------------------------------------------------------------------------------------------- a rank that is gone
 
 
-def lose_rank(rank, folder, number, silence):
+def lose_rank(rank, folder, number, silence, **options):
     _group_store.SILENCE_SECONDS = silence
 
     def act():
         if rank == 1:
             os.kill(os.getpid(), number)
-    found = failure_of(lambda: stream_until(folder, act))
-    return *found, after(folder, living_group([0, 2]))
+    found = failure_of(lambda: stream_until(folder, act, **options))
+    living = [member for member in range(torch.distributed.get_world_size()) if member != 1]
+    return *found, after(folder, living_group(living), **options)
 
 
 @pytest.mark.parametrize(("number", "silence"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 10)])
@@ -153,7 +157,7 @@ def test_rank_never_begins(checkpoint):
 # ----------------------------------------------------------------------------------- a rank that ends, or is only late
 
 
-def leave_early(rank, folder, how):
+def leave_early(rank, folder, how, **options):
     def act():
         if rank == 1 and how == "interrupt":
             signal.raise_signal(signal.SIGINT)
@@ -163,10 +167,10 @@ def leave_early(rank, folder, how):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     begun = time.monotonic()
     try:
-        found = failure_of(lambda: stream_until(folder, act))
+        found = failure_of(lambda: stream_until(folder, act, **options))
     except (ZeroDivisionError, KeyboardInterrupt) as error:
         found = type(error).__name__, "", time.monotonic() - begun
-    return *found, after(folder, True)
+    return *found, after(folder, True, **options)
 
 
 @pytest.mark.parametrize(("how", "own"), [("raise", "ZeroDivisionError"), ("interrupt", "KeyboardInterrupt")])
@@ -200,11 +204,11 @@ def test_interrupted_before_the_others_begin(checkpoint):
     assert loaded[0][2] < 5 and all(entry[3] for entry in loaded)
 
 
-def be_late(rank, folder, when):
+def be_late(rank, folder, when, **options):
     _group_store.SILENCE_SECONDS = 3  # the heartbeat goes on
     if rank == 1 and when == "start":
         time.sleep(5)
-    return stream_until(folder, lambda: time.sleep(5 if rank == 1 and when == "middle" else 0))
+    return stream_until(folder, lambda: time.sleep(5 if rank == 1 and when == "middle" else 0), **options)
 
 
 @pytest.mark.parametrize("when", ["start", "middle"])
@@ -234,7 +238,7 @@ def test_interpreter_ends_in_the_middle(checkpoint):
 # ------------------------------------------------------------------------------------------------------- bad files
 
 
-def own_file(rank, folder, what):
+def own_file(rank, folder, what, **more):
     path = folder
     if rank == 1 and what == "missing":
         path = folder / "nowhere"
@@ -244,7 +248,7 @@ def own_file(rank, folder, what):
         path.write_bytes(data)
         opened = headrace.open(path)
         os.truncate(path, len(data) - 200000)
-        return *failure_of(lambda: opened.load(framework="torch", group=True)), after(folder, True)
+        return *failure_of(lambda: opened.load(framework="torch", group=True, **more)), after(folder, True, **more)
     if rank == 1 and what == "other":
         path = folder.parent / "other.safetensors"
         reference.write_by_hand(path, {f"t{i:02}": ("U8", [200, 200 + i], bytes(200 * (200 + i)))
@@ -256,7 +260,7 @@ def own_file(rank, folder, what):
         options["names"] = "no such tensor"
     if rank == 1 and what == "memory":
         options["into"] = {"t00": torch.empty(3)}
-    return *failure_of(lambda: load(path, **options)), after(folder, True)
+    return *failure_of(lambda: load(path, **options, **more)), after(folder, True, **more)
 
 
 @pytest.mark.parametrize(("what", "own", "texts"), [

@@ -40,13 +40,13 @@ def expected_of(folder: Path) -> dict[str, reference.Tensor]:
             for name, tensor in reference.read(path).items()}
 
 
-def ask_for_all(rank, folder, world, files):
+def ask_for_all(rank, folder, world, files, **options):
     group = True if world > 1 else None
     expected = expected_of(folder)
     kept = []
-    with headrace.Shuffle(files or folder, group=group, keep=True) as shuffle:
+    with headrace.Shuffle(files or folder, group=group, keep=True, **options) as shuffle:
         assert set(shuffle.keys()) == set(expected) and len(shuffle) == len(expected)
-        for name, tensor in expected.items():
+        for name, tensor in sorted(expected.items()):
             whole = shuffle.get_tensor(name)
             assert tuple(whole.shape) == tuple(tensor[1])
             kept.append((whole, tensor[2]))
