@@ -143,6 +143,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         loader: Loader | None = None,
         group: Any = None,
         group_bytes: int | None = None,
+        group_timeout: int | None = None,
     ) -> Job:
         """Starts loading and returns a Job at once.
 
@@ -180,12 +181,15 @@ class Checkpoint(Mapping[str, TensorInfo]):
             group: a torch.distributed process group (True: the default one) whose ranks all do this same load: the same
                 tensors, slices and shards, in the same order of loads. What several ranks need is read once in all and
                 spread by collectives, NCCL or gloo by the device. See docs/distributed.md.
-            group_bytes: most memory for the collectives; None: 56 MiB.
+            group_bytes: most memory for the collectives; None: HEADRACE_GROUP_BYTES, else 56 MiB.
+            group_timeout: seconds for other ranks to begin this load; None: HEADRACE_GROUP_TIMEOUT, else 600.
 
         Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
         DeviceUnavailable, OutOfMemory, GroupError; errors of reading come from the calls that wait.
         """
         with _group.attending(group) as session:
+            if session is not None:
+                session.start_seconds = group_timeout
             return self._start(
                 names, framework, device, slices, shard, rank, world, dtype, into, window_bytes, order, lazy, deadline,
                 progress, warm_up, loader, session, None if group is None else _group.ranks_of(group), group_bytes,

@@ -18,7 +18,7 @@ from . import _core, _group_link, _group_store, _options, errors
 from ._group_link import Link
 from ._group_store import StoreSilent, StoreThread, first_line
 
-START_SECONDS = 600.0  # for other ranks to begin a load; HEADRACE_GROUP_TIMEOUT
+START_SECONDS = 600  # for other ranks to begin a load
 WATCH_SECONDS = 0.2
 
 
@@ -73,6 +73,7 @@ class Session:
             self._number = member.count
         self.member = member
         self.device = "cpu"
+        self.start_seconds: int | None = None  # for the others to begin; None: as the environment says
         self._link: Link | None = None
         self._stream: Any = None  # GPUs: of the collectives
         self._text: str | None = None  # why it has failed
@@ -202,7 +203,7 @@ class Session:
         """The message of each rank."""
         member, said, pause = self.member, dict[int, bytes](), 0.001
         begun = time.monotonic()
-        limit = _options.number_option("group_timeout", None, 10**6) or START_SECONDS
+        limit = _options.number_option("group_timeout", self.start_seconds, 10**6) or START_SECONDS
         while True:
             missing = [rank for rank in range(member.world) if rank not in said]
             there = self._thread.take([f"say/{rank}" for rank in missing[:16]])
@@ -227,7 +228,7 @@ class Session:
                 raise Lost(f"{member.name_of(rank)} has left before the load began")
         if waited > limit:
             raise Lost(f"{member.name_of(missing[0])} has not begun this load within {limit:.0f} s "
-                       "(HEADRACE_GROUP_TIMEOUT)")
+                       "(group_timeout=)")
 
     def _agree(self, heads: tuple[dict[str, Any], ...]) -> Link:
         """The link for this load: one that all ranks have idle, or a new one."""

@@ -46,3 +46,16 @@ def test_no_device(files):
                                        ["--pairs", "4"], ["--nothing", "1"]])
 def test_wrong_arguments(files, arguments):
     assert bench_gpu(*arguments, files[0]).returncode == 1
+
+
+def test_ruler_of_several_devices(files):
+    """What bench_group.py runs on each: it is told when."""
+    result = command.run_on_fake_gpu("bench_ruler", "0", "1,2", files[0], settings="memory=2000000000",
+                                     input="sweep\ntrial\ntrial\n")
+    assert result.returncode == 0, result
+    device, setting, *trials = result.stdout.splitlines()
+    assert device and setting.split()[0] in "12" and len(trials) == 2
+    for trial in trials:
+        count, seconds = trial.split()
+        assert int(count) >= 3 * ((1 << 20) + 77_777) and float(seconds) > 0
+    assert command.run_on_fake_gpu("bench_ruler", "0", "1", files[0], settings="driver=none").returncode == 77
