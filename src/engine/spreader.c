@@ -3,8 +3,6 @@
  */
 #include "engine/spreader_state.h"
 
-#include <string.h>
-
 #include "base/error.h"
 #include "base/sys.h"
 
@@ -121,15 +119,27 @@ static int own_cause(struct hr_spreader *s, struct hr_error *ret_cause)
     return ret_cause->code;
 }
 
+/* Where a window is in flight. */
+static struct flight *flight_of(struct hr_spreader *s, size_t window_index)
+{
+    return &s->flights[s->spread->depth > 1 ? window_index % SPREAD_DEPTH_MAX : 0];
+}
+
 /* ----------------------------------------------------------------------------------------- statuses */
 
-/* Writes this rank's status behind its part; on a GPU that is under way, and slot_fences tells when it is done. */
+/*
+ * Writes this rank's status behind its part; on a GPU that is under way, and slot_fences tells when it is done. With a
+ * cause the slot has one already, which may be under way too.
+ */
 static int put_status(struct hr_spreader *s, size_t window_index, const struct hr_error *cause, struct hr_error *err)
 {
     struct hr_spread_window window = hr_spread_window_at(s->spread, window_index);
     char *target = spreader_slot(s, window_index) + window.part_bytes;
     size_t slot = window_index % s->spread->slot_count;
     struct hr_group_status *status = s->lane ? &s->slot_statuses[slot] : (struct hr_group_status *)target;
+    int code = cause && s->lane ? hr_fence_wait(s->slot_fences[slot], err) : 0;
+    if (code < 0)
+        return code;
     hr_group_status_fill(status, s->magic, window_index, s->spread->rank, cause);
     if (!s->lane)
         return 0;
@@ -140,7 +150,7 @@ static int put_status(struct hr_spreader *s, size_t window_index, const struct h
                              .rows = 1,
                              .source_pitch = sizeof *status,
                              .target_pitch = sizeof *status};
-    int code = hr_lane_place(s->status_lane, &s->block, move, 1, &s->counts, err);
+    code = hr_lane_place(s->status_lane, &s->block, move, 1, &s->counts, err);
     return code < 0 ? code : hr_fence_put(s->slot_fences[slot], s->status_lane, err);
 }
 
@@ -254,7 +264,7 @@ static void wait_for_part(struct hr_spreader *s, size_t window_index)
 /* Calls a window's collective; 0 when one in flight has to end first, since somebody wants memory. */
 static int issue(struct hr_spreader *s, size_t window_index)
 {
-    struct flight *flight = &s->flights[window_index % s->spread->depth];
+    struct flight *flight = flight_of(s, window_index);
     const char *send;
     flight->window = hr_spread_window_at(s->spread, window_index);
     flight->is_placed = flight->has_end = 0;
@@ -320,7 +330,7 @@ static void add_counts(struct hr_spreader *s, const struct flight *flight)
 /* The end of a window: 1 when all ranks go on, else 0. */
 static int finish(struct hr_spreader *s, size_t window_index)
 {
-    struct flight *flight = &s->flights[window_index % s->spread->depth];
+    struct flight *flight = flight_of(s, window_index);
     struct hr_error error;
     if (s->lane)
         wait_for_end(s, flight);

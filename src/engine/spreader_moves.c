@@ -63,7 +63,7 @@ static uint64_t file_place(const struct hr_spread_item *item, uint64_t begin)
     return item->source - (item->begin - begin);
 }
 
-static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank, struct hr_sender *sender,
+static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank, size_t first, struct hr_sender *sender,
                     struct hr_error *err)
 {
     const struct hr_spread *spread = s->spread;
@@ -71,7 +71,7 @@ static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank,
     char *segment = flight->receive + (spread->world + rank) * share_bytes(flight), *target = segment;
     const char *slot = spreader_slot(s, flight->window.index);
     int code = 0;
-    for (size_t i = s->item_first; code == 0 && i < spread->item_count && spread->items[i].begin < part.stop; i++) {
+    for (size_t i = first; code == 0 && i < spread->item_count && spread->items[i].begin < part.stop; i++) {
         const struct hr_spread_item *item = &spread->items[i];
         struct hr_plan_item geometry;
         struct hr_plan_piece piece;
@@ -95,24 +95,26 @@ int hr_spreader_pack(struct hr_spreader *s, struct flight *flight, struct hr_err
                                .is_resident = 1,
                                .fence = flight->pack_fence,
                                .counts = &s->counts};
+    size_t first = hr_spread_first(s->spread, s->item_first, hr_spread_part(&flight->window, s->spread->rank).start);
     int code = 0;
     for (uint32_t rank = 0; code == 0 && rank < s->spread->world; rank++)
-        code = pack_for(s, flight, rank, &sender, err);
+        code = pack_for(s, flight, rank, first, &sender, err);
     return code < 0 ? code : hr_send_flush(&sender, err);
 }
 
 /* ----------------------------------------------------------------------------------------- placing */
 
-/* What came of rank `rank`'s part. */
-static int place_part(struct hr_spreader *s, const struct flight *flight, uint32_t rank, struct hr_sender *sender,
-                      struct hr_error *err)
+/* What came of rank `rank`'s part. *item_first is the walk's place, which advances from part to part. */
+static int place_part(struct hr_spreader *s, const struct flight *flight, uint32_t rank, size_t *item_first,
+                      struct hr_sender *sender, struct hr_error *err)
 {
     const struct hr_spread *spread = s->spread;
     struct hr_range part = hr_spread_part(&flight->window, rank);
     struct hr_send_source source = {.bytes = flight->receive + rank * share_bytes(flight),
                                     .is_span = flight->window.segment_bytes == 0};
     int code = 0;
-    for (size_t i = s->item_first; code == 0 && i < spread->item_count && spread->items[i].begin < part.stop; i++) {
+    *item_first = hr_spread_first(spread, *item_first, part.start);
+    for (size_t i = *item_first; code == 0 && i < spread->item_count && spread->items[i].begin < part.stop; i++) {
         const struct hr_spread_item *item = &spread->items[i];
         const struct hr_plan_item *planned = &s->load->plan.items[item->item_index];
         struct hr_plan_piece piece;
@@ -146,23 +148,32 @@ int hr_spreader_place(struct hr_spreader *s, struct flight *flight, struct hr_er
                                .is_resident = 1,
                                .fence = flight->fence,
                                .counts = &s->counts};
+    size_t item_first = s->item_first;
     int code = s->lane ? gather_statuses(s, flight, &sender, err) : 0;
     for (uint32_t rank = 0; code == 0 && flight->is_wanted && rank < s->spread->world; rank++)
-        code = place_part(s, flight, rank, &sender, err);
+        code = place_part(s, flight, rank, &item_first, &sender, err);
     return code < 0 ? code : hr_send_flush(&sender, err);
 }
+
+/* Items are counted some at a time: each count may take the load's lock. */
+#define LANDING_COUNT 64
 
 void hr_spreader_landed(struct hr_spreader *s, const struct flight *flight)
 {
     const struct hr_spread *spread = s->spread;
     const struct hr_spread_window *window = &flight->window;
+    struct hr_plan_piece pieces[LANDING_COUNT];
+    size_t count = 0;
     s->landing_first = hr_spread_first(spread, s->landing_first, window->begin);
     for (size_t i = s->landing_first; i < spread->item_count && spread->items[i].begin < window->end; i++) {
         const struct hr_plan_item *planned = &s->load->plan.items[spread->items[i].item_index];
-        struct hr_plan_piece piece;
-        if (!hr_spread_piece(&spread->items[i], planned, window->begin, window->end, &piece))
+        if (!hr_spread_piece(&spread->items[i], planned, window->begin, window->end, &pieces[count]))
             continue;
-        s->load->bytes_spread += piece.end - piece.begin;
-        hr_load_pieces_landed(s->load, &piece, 1);
+        s->load->bytes_spread += pieces[count].end - pieces[count].begin;
+        if (++count == LANDING_COUNT) {
+            hr_load_pieces_landed(s->load, pieces, count);
+            count = 0;
+        }
     }
+    hr_load_pieces_landed(s->load, pieces, count);
 }

@@ -28,6 +28,15 @@ static void abort_group(struct thread_group *group, const char *why, uint32_t ra
     pthread_mutex_unlock(&group->lock);
 }
 
+/* Once it is said, it stays. */
+static int is_aborted(struct thread_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    int aborted = group->why[0] != '\0';
+    pthread_mutex_unlock(&group->lock);
+    return aborted;
+}
+
 /* 0 when all ranks have come. */
 static int barrier(struct thread_rank *rank)
 {
@@ -58,7 +67,7 @@ static int come(struct thread_rank *rank)
         nanosleep(&(struct timespec){0, 200000000}, NULL);
     if (call == rank->fail_at)
         abort_group(rank->group, "lost its connection", rank->rank);
-    return rank->group->why[0] != '\0';
+    return is_aborted(rank->group);
 }
 
 /* This rank's bytes, where others can copy them. */
@@ -162,7 +171,7 @@ static void group_free(void *context, void *memory)
 static const char *failure(void *context)
 {
     struct thread_rank *rank = context;
-    return rank->group->why[0] ? rank->group->why : NULL;
+    return is_aborted(rank->group) ? rank->group->why : NULL;
 }
 
 struct hr_group thread_group_of(struct thread_rank *rank)

@@ -230,12 +230,14 @@ static void run_well(uint32_t world, const char *const *devices, struct hr_loade
     thread_group_run(&scene.group);
     check_all(&scene);
     ranks_end(&scene);
+    if (devices)
+        scene_assert_nothing_live();
 }
 
 static void run_settings(const char *const *devices)
 {
-    static const uint64_t group_bytes[] = {0, 300 * KIB, 3000 * KIB};
-    for (uint32_t world = 1; world <= 4; world++)
+    static const uint64_t group_bytes[] = {0, 500 * KIB, 3000 * KIB};
+    for (uint32_t world = devices ? 2 : 1; world <= 4; world++)
         for (int i = 0; i < 3; i++) {
             struct hr_loader_options loader = {.thread_count = 2, .route = HR_ROUTE_PREAD};
             struct hr_load_options options = {.group_bytes = group_bytes[i], .ownership = (world + i) % 2};
@@ -275,10 +277,12 @@ static void small_begin(struct scene_of_ranks *scene, uint32_t world, const char
     }
 }
 
-static void small_end(struct scene_of_ranks *scene)
+static void small_end(struct scene_of_ranks *scene, const char *const *devices)
 {
     ranks_end(scene);
     model_close(&twin);
+    if (devices)
+        scene_assert_nothing_live();
 }
 
 static void small_works(const char *const *devices)
@@ -287,7 +291,7 @@ static void small_works(const char *const *devices)
     small_begin(&scene, 2, devices);
     thread_group_run(&scene.group);
     check_all(&scene);
-    small_end(&scene);
+    small_end(&scene, devices);
 }
 
 /* One rank has an error of its own, and all others say which rank it was. */
@@ -312,19 +316,25 @@ static void test_own_errors(void **state)
         thread_group_run(&scene.group);
         snprintf(words, sizeof words, "rank %u: FileChanged: ", world - 1);
         check_blame(&scene, world - 1, HR_EFILE_CHANGED, words);
-        small_end(&scene);
+        small_end(&scene, NULL);
+
+        small_begin(&scene, world, NULL);
+        scene.jobs[1].options.deadline_ns = 1;
+        thread_group_run(&scene.group);
+        check_blame(&scene, 1, HR_EDEADLINE_EXCEEDED, "rank 1: DeadlineExceeded: the load did not finish");
+        small_end(&scene, NULL);
 
         small_begin(&scene, world, NULL);
         scene.jobs[0].declines = 1;
         thread_group_run(&scene.group);
         check_blame(&scene, 0, HR_ESHARD_MISSING, "rank 0 cannot start: ShardMissing: no shard");
-        small_end(&scene);
+        small_end(&scene, NULL);
 
         small_begin(&scene, world, NULL);
         scene.jobs[1].items[3].dtype = HR_DTYPE_I8;
         thread_group_run(&scene.group);
         check_blame(&scene, 1, HR_EUNSUPPORTED, "rank 1 cannot start: Unsupported: item 3");
-        small_end(&scene);
+        small_end(&scene, NULL);
     }
     small_works(NULL);
 }
@@ -337,13 +347,13 @@ static void test_differences(void **state)
     scene.jobs[2].options.group_bytes += 10 * KIB;
     thread_group_run(&scene.group);
     check_blame(&scene, 9, 0, "rank(s) 2 differ from rank 0 in the sizes of windows");
-    small_end(&scene);
+    small_end(&scene, NULL);
 
     small_begin(&scene, 3, NULL);
     scene.jobs[1].items[4].tensor_index = 5;
     thread_group_run(&scene.group);
     check_blame(&scene, 9, 0, "rank(s) 1 differ from rank 0 in the items");
-    small_end(&scene);
+    small_end(&scene, NULL);
 
     small_begin(&scene, 3, NULL);
     struct hr_error err = {0};
@@ -354,7 +364,7 @@ static void test_differences(void **state)
             scene.jobs[r].items[i].shard_world = scene.jobs[r].items[i].shard_rank = 0;
     thread_group_run(&scene.group);
     check_blame(&scene, 9, 0, "rank(s) 1, 2 differ from rank 0 in the checkpoint");
-    small_end(&scene);
+    small_end(&scene, NULL);
 }
 
 static void test_stopping(void **state)
@@ -377,7 +387,7 @@ static void test_stopping(void **state)
                 }
                 if (after == 0)
                     assert_code(scene.jobs[0].code, HR_EGROUP_ERROR);
-                small_end(&scene);
+                small_end(&scene, NULL);
             }
     small_works(NULL);
 }
@@ -391,7 +401,7 @@ static void test_late(void **state)
     thread_group_run(&scene.group);
     check_all(&scene);
     assert_true(scene.jobs[0].stats.group_wait_ns > 100000000);
-    small_end(&scene);
+    small_end(&scene, NULL);
 }
 
 /* Whatever call it is that a rank's transport fails in. */
@@ -411,7 +421,7 @@ static void run_lost(const char *const *devices)
                 assert_non_null(strstr(scene.jobs[r].err.message, "lost its connection"));
             }
         assert_true(is_over || scene.jobs[n % 2].code);
-        small_end(&scene);
+        small_end(&scene, devices);
         if (is_over)
             break;
     }
@@ -443,7 +453,7 @@ static void sweep(unsigned classes, unsigned step)
         }
         if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
             check_all(&scene);
-        small_end(&scene);
+        small_end(&scene, NULL);
         faults_assert_nothing_live();
         faults_remove();
         if (!fired)
@@ -508,7 +518,7 @@ static void test_gpu_faults(void **state)
     (void)state;
     const struct scene_fake *fake = scene_need_fake("devices=2,delay_us=5");
     unsigned long errors = 0;
-    for (unsigned long n = 1;; n += 1 + n / 40) {
+    for (unsigned long n = 1;; n += 1 + n / 15) {
         scene_need_fake("devices=2,delay_us=5");
         small_begin(&scene, 2, gpu_names());
         fake->fail_nth(n, 1);
@@ -525,8 +535,7 @@ static void test_gpu_faults(void **state)
         }
         if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
             check_all(&scene);
-        small_end(&scene);
-        scene_assert_nothing_live();
+        small_end(&scene, gpu_names());
         if (!fired)
             break;
     }
@@ -568,7 +577,7 @@ static void test_into(void **state)
             free(scene.jobs[r].items[i].into);
             free((void *)scene.jobs[r].items[i].into_strides);
         }
-    small_end(&scene);
+    small_end(&scene, NULL);
 }
 
 /* What a load of a group cannot be is refused by name, on all ranks. */
@@ -601,7 +610,7 @@ static void test_refused(void **state)
     }
     assert_code(hr_group_decline(&group, NULL, &err), HR_EINVALID_ARGUMENT);
     assert_int_equal(scene.group.ranks[0].call_count, 1);
-    small_end(&scene);
+    small_end(&scene, NULL);
 }
 
 int main(void)
