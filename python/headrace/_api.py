@@ -43,15 +43,15 @@ def open(
 def start(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> Job:
     """open() and Checkpoint.start()."""
     group = options.pop("group", None)
-    with _group.attending(group) as session:
-        return open(source, revision=revision).start(names, group=session or group, **options)
+    with _group.attending(group) as peer:
+        return open(source, revision=revision).start(names, group=peer or group, **options)
 
 
 def load(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> dict[str, Any]:
     """open() and Checkpoint.load(): {name: tensor}."""
     group = options.pop("group", None)
-    with _group.attending(group) as session:
-        return open(source, revision=revision).load(names, group=session or group, **options)
+    with _group.attending(group) as peer:
+        return open(source, revision=revision).load(names, group=peer or group, **options)
 
 
 def stream(
@@ -59,8 +59,8 @@ def stream(
 ) -> Iterator[tuple[str, Any]]:
     """open() and Checkpoint.stream(): (name, tensor) as they come."""
     group = options.pop("group", None)
-    with _group.attending(group) as session:
-        return open(source, revision=revision).stream(names, group=session or group, **options)
+    with _group.attending(group) as peer:
+        return open(source, revision=revision).stream(names, group=peer or group, **options)
 
 
 VERIFY_WINDOW_BYTES = 1 << 30

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
-from ._group_session import Session
+from ._group_peer import Peer
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
@@ -187,19 +187,19 @@ class Checkpoint(Mapping[str, TensorInfo]):
         Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
         DeviceUnavailable, OutOfMemory, GroupError; errors of reading come from the calls that wait.
         """
-        with _group.attending(group) as session:
-            if session is not None:
-                session.start_seconds = group_timeout
+        with _group.attending(group) as peer:
+            if peer is not None:
+                peer.start_seconds = group_timeout
             return self._start(
                 names, framework, device, slices, shard, rank, world, dtype, into, window_bytes, order, lazy, deadline,
-                progress, warm_up, loader, session, None if group is None else _group.ranks_of(group), group_bytes,
+                progress, warm_up, loader, peer, None if group is None else _group.ranks_of(group), group_bytes,
             )
 
     def _start(
         self, names: Names, framework: str | None, device: Any, slices: Mapping[str, Any] | None,
         shard: Mapping[str, Any] | int | None, rank: int | None, world: int | None, dtype: Any,
         into: Mapping[str, Any] | None, window_bytes: int | None, order: str, lazy: bool, deadline: float | None,
-        progress: Progress, warm_up: bool, loader: Loader | None, session: Session | None,
+        progress: Progress, warm_up: bool, loader: Loader | None, peer: Peer | None,
         ranks: tuple[int, int] | None, group_bytes: int | None,
     ) -> Job:
         loader = loader or _options.shared_loader()
@@ -228,7 +228,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             lazy=lazy,
             order=order,
             progress=progress,
-            group=session,
+            group=peer,
             group_bytes=_options.number_option("group_bytes", group_bytes),
         )
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _options, errors
-from ._group_session import Member, Session
+from ._group_peer import Member, Peer
 
 _members: weakref.WeakKeyDictionary[Any, Member] = weakref.WeakKeyDictionary()
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_peers: weakref.WeakSet[Peer] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
@@ -47,28 +47,28 @@ def _member_of(group: Any) -> Member | None:
 
 
 @contextlib.contextmanager
-def attending(group: Any) -> Iterator[Session | None]:
-    """A session of the caller's group, or one that is given, for a load that is started within; None: alone. Where
-    that fails before it meets the others, they are told."""
-    session = group
+def attending(group: Any) -> Iterator[Peer | None]:
+    """Takes part in a load that is started within: as a new Peer of the caller's group, or as the given one; None: alone.
+    Where starting fails before the ranks meet, the others are told."""
+    peer = group
     if group is None:
-        session = None
-    elif not isinstance(group, Session):
+        peer = None
+    elif not isinstance(group, Peer):
         member = _member_of(group)
-        session = None if member is None else Session(member)
-        if session is not None:
-            _sessions.add(session)
+        peer = None if member is None else Peer(member)
+        if peer is not None:
+            _peers.add(peer)
     try:
-        yield session
+        yield peer
     except BaseException as error:
-        if session is not None:
-            session.decline(error)
+        if peer is not None:
+            peer.decline(error)
         raise
 
 
 def ranks_of(group: Any) -> tuple[int, int]:
-    """Rank and world of a group, or of a session."""
-    member = group.member if isinstance(group, Session) else _member_of(group)
+    """Rank and world of a group, or of a peer."""
+    member = group.member if isinstance(group, Peer) else _member_of(group)
     return (0, 1) if member is None else (member.rank, member.world)
 
 
@@ -79,9 +79,9 @@ def release() -> None:
 
 
 def _at_exit() -> None:
-    for session in list(_sessions):
-        session.fail(f"{session.member.name_of(session.member.rank)} exits")
-        session._thread.join(1.0)
+    for peer in list(_peers):
+        peer.fail(f"{peer.member.name_of(peer.member.rank)} exits")
+        peer._thread.join(1.0)
     release()
 
 
@@ -89,7 +89,7 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     _members.clear()
-    _sessions.clear()
+    _peers.clear()
 
 
 _options._releases.append(release)

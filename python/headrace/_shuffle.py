@@ -16,7 +16,7 @@ from typing import Any, Union
 from . import _dtypes, _group, _hub, _into, _slices, errors
 from ._api import open as open_checkpoint
 from ._checkpoint import TensorInfo
-from ._group_session import Session
+from ._group_peer import Peer
 from ._job import Job
 from ._options import Loader
 
@@ -50,32 +50,32 @@ class Shuffle:
         self._keep = keep
         self._held: dict[str, Any] = {}
         self._job: Job | None = None
-        self._session: Session | None = None
-        with _group.attending(group) as session:
-            self._rank, self._world = (0, 1) if session is None else (session.member.rank, session.member.world)
+        self._session: Peer | None = None
+        with _group.attending(group) as peer:
+            self._rank, self._world = (0, 1) if peer is None else (peer.member.rank, peer.member.world)
             paths, owners = _assign(files, self._world)
             self._checkpoint = open_checkpoint(paths)
             self._owners = dict(zip(map(str, self._checkpoint.files), owners))
             own = [name for name in self._checkpoint if self.owner(name) == self._rank]
             self._job = self._checkpoint.start(own, framework="torch", device=device, loader=loader)
             self.device: str = self._job._facts["device"]  #: "cpu" or "cuda:N"
-            if session is not None:
-                self._meet(session)
+            if peer is not None:
+                self._meet(peer)
 
-    def _meet(self, session: Session) -> None:
-        session.use(self.device)
+    def _meet(self, peer: Peer) -> None:
+        peer.use(self.device)
         digest = hashlib.blake2b(repr([(name, self.owner(name), self._checkpoint[name].dtype,
                                         self._checkpoint[name].shape) for name in self._checkpoint]).encode())
-        self._session = session
-        said = session.exchange(digest.digest())
+        self._session = peer
+        said = peer.exchange(digest.digest())
         if said is None:
             raise self._lost()
         size = digest.digest_size
         wrong = [rank for rank in range(self._world) if said[rank * size : (rank + 1) * size] != said[:size]]
         if wrong:
-            session.fail(f"{session.member.name_of(wrong[0])} has other tensors or owners than "
-                         f"{session.member.name_of(0)}")
-        if wrong or session.failure() is not None:
+            peer.fail(f"{peer.member.name_of(wrong[0])} has other tensors or owners than "
+                         f"{peer.member.name_of(0)}")
+        if wrong or peer.failure() is not None:
             raise self._lost()
 
     # ------------------------------------------------------------------------------------------------------ the table
@@ -111,18 +111,18 @@ class Shuffle:
         if not 0 <= rank < self._world:
             raise errors.make("InvalidArgument", f"rank {rank} is not between 0 and {self._world - 1}")
         own, owner = self._begin(f"push {rank}", name), self.owner(name)
-        session = self._session
-        if session is None or owner == rank:
+        peer = self._session
+        if peer is None or owner == rank:
             return own
         if self[name].nbytes == 0:
             return self._empty(name, self[name].shape) if self._rank == rank else None
         if self._rank == owner:
-            self._run(lambda link: link.send(self._bytes(own), rank, session._has_failed))
+            self._run(lambda link: link.send(self._bytes(own), rank, peer._has_failed))
             return None
         if self._rank != rank:
             return None
         result = self._empty(name, self[name].shape)
-        self._run(lambda link: link.receive(self._bytes(result), owner, session._has_failed))
+        self._run(lambda link: link.receive(self._bytes(result), owner, peer._has_failed))
         return result
 
     def get_multi_cols(self, names: Iterable[str], dim: int) -> Any:
@@ -161,23 +161,23 @@ class Shuffle:
                 own = self._take(name)
         except errors.HeadraceError as problem:
             error = problem
-        session = self._session
-        if session is None:
+        peer = self._session
+        if peer is None:
             if error is not None:
                 raise error
             return own
         word = hashlib.blake2b(f"{what} {name}".encode(), digest_size=WORD_BYTES).digest()
         said = self._words(FAILED if error is not None else word)
         if error is not None:
-            session.fail(f"{session.member.name_of(self._rank)}: {error.kind}: {error}")
+            peer.fail(f"{peer.member.name_of(self._rank)}: {error.kind}: {error}")
             raise error
         for rank, other in enumerate(said):
             if other == FAILED:
                 self._await_reason()
             elif other != word:
-                session.fail(f"{session.member.name_of(rank)} asks for another tensor than "
-                             f"{session.member.name_of(self._rank)}, which asks for '{name}' ({what})")
-        if session.failure() is not None:
+                peer.fail(f"{peer.member.name_of(rank)} asks for another tensor than "
+                             f"{peer.member.name_of(self._rank)}, which asks for '{name}' ({what})")
+        if peer.failure() is not None:
             raise self._lost()
         return own
 
@@ -191,30 +191,30 @@ class Shuffle:
 
     def _words(self, word: bytes) -> list[bytes]:
         """What all ranks say."""
-        session, torch = self._session, self._torch
-        assert session is not None
+        peer, torch = self._session, self._torch
+        assert peer is not None
         own = torch.frombuffer(bytearray(word), dtype=torch.uint8).to(self.device)
         every = torch.empty(WORD_BYTES * self._world, dtype=torch.uint8, device=self.device)
-        self._run(lambda link: link.all_gather(own, every, session._has_failed))
+        self._run(lambda link: link.all_gather(own, every, peer._has_failed))
         text = bytes(every.cpu().tolist())
         return [text[at : at + WORD_BYTES] for at in range(0, len(text), WORD_BYTES)]
 
     def _await_reason(self) -> None:
         """Another rank has failed, and says why."""
-        session, end = self._session, time.monotonic() + 5
-        assert session is not None
-        while session.failure() is None and time.monotonic() < end:
+        peer, end = self._session, time.monotonic() + 5
+        assert peer is not None
+        while peer.failure() is None and time.monotonic() < end:
             time.sleep(0.02)
-        session.fail("another rank has failed")
+        peer.fail("another rank has failed")
 
     def _broadcast(self, name: str, own: Any) -> Any:
-        session = self._session
-        if session is None:
+        peer = self._session
+        if peer is None:
             return own
         memory = self._empty(name, self[name].shape) if own is None else own
         if memory.numel():
             root = self.owner(name)
-            self._run(lambda link: link.broadcast(self._bytes(memory), root, session._has_failed))
+            self._run(lambda link: link.broadcast(self._bytes(memory), root, peer._has_failed))
         return memory
 
     def _block_shapes(self, name: str, dim: int) -> list[tuple[int, ...]]:
@@ -226,8 +226,8 @@ class Shuffle:
         return [block.shape for block in blocks]
 
     def _scatter(self, name: str, dim: int, shapes: list[tuple[int, ...]], own: Any) -> Any:
-        session = self._session
-        if session is None:
+        peer = self._session
+        if peer is None:
             return own
         result, largest = self._empty(name, shapes[self._rank]), self._empty(name, shapes[0])
         if largest.numel() == 0:
@@ -236,7 +236,7 @@ class Shuffle:
         fits = result.shape == largest.shape
         memory = self._bytes(result if fits else largest)
         root = self.owner(name)
-        self._run(lambda link: link.scatter(send, memory, root, session._has_failed))
+        self._run(lambda link: link.scatter(send, memory, root, peer._has_failed))
         if not fits:
             data = self._bytes(result)
             data.copy_(memory[: data.numel()])
@@ -269,23 +269,23 @@ class Shuffle:
 
     def _run(self, collective: Any) -> None:
         """A transfer, done when this returns. Raises GroupError."""
-        session = self._session
-        assert session is not None and session._link is not None
-        link, torch = session._link, self._torch
+        peer = self._session
+        assert peer is not None and peer._link is not None
+        link, torch = peer._link, self._torch
         if link.stream is not None:
             link.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with session.pending():
-            if session._collective(lambda: collective(link)) and link.stream is not None:
+        with peer.pending():
+            if peer._collective(lambda: collective(link)) and link.stream is not None:
                 event = link.stream.record_event()
-                while not event.query() and session.failure() is None:
+                while not event.query() and peer.failure() is None:
                     time.sleep(2e-5)
-        if session.failure() is not None:
+        if peer.failure() is not None:
             raise self._lost()
 
     def _lost(self) -> Exception:
-        session = self._session
-        assert session is not None
-        text = session.failure() or "the group has failed"
+        peer = self._session
+        assert peer is not None
+        text = peer.failure() or "the group has failed"
         self.close()
         return errors.make("GroupError", text)
 

@@ -1,8 +1,8 @@
-"""One rank's part in one load of a process group: the transport that the library calls.
+"""One rank in one load of a process group: the transport that the library calls.
 
-A Session meets the others once, before anything moves (exchange), watches their heartbeats, and when one is gone or
+A Peer meets the others once, before anything moves (exchange), watches their heartbeats, and when one is gone or
 says that it has failed, it ends the collectives of this load. A Member is what a process keeps for a caller's group:
-how many sessions it took part in, which numbers them alike on all ranks, and idle links.
+how many loads it took part in, which numbers them alike on all ranks, and idle links.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Member:
         store = c10d._get_process_group_store(group)
         self._store = store
         self.lock = threading.Lock()
-        self.count = 0  # sessions begun
+        self.count = 0  # loads begun
         self.links: list[Link] = []  # that exist, of whatever device
-        self.idle: set[int] = set()  # numbers of those that no session uses
+        self.idle: set[int] = set()  # numbers of those that no load uses
         self.suspects: set[int] = set()  # ranks that were silent in an earlier load: they are not waited for long
         self.streams: dict[str, list[Any]] = {}  # device -> idle ones; PyTorch caches memory for each
-        self.old_keys: list[tuple[int, list[str]]] = []  # of finished sessions
+        self.old_keys: list[tuple[int, list[str]]] = []  # of loads that have ended, by number
 
     def store(self) -> Any:
         """A connection of its own to the store, in a corner of its own."""
@@ -64,8 +64,8 @@ class Lost(Exception):
     """The group cannot go on; the text says why."""
 
 
-class Session:
-    """One rank's part in one load. The library calls exchange(), alloc() ... close() as core_group.h says."""
+class Peer:
+    """One rank in one load, among its peers. The library calls exchange(), alloc() ... close() as core_group.h says."""
 
     def __init__(self, member: Member) -> None:
         with member.lock:
@@ -89,7 +89,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------- before it
 
-    def use(self, device: str) -> tuple[Session, int, int, int]:
+    def use(self, device: str) -> tuple[Peer, int, int, int]:
         """Says where the load goes to. Returns what _core.Load takes."""
         _group_link.check_available(self.member.torch, device)
         self.device = device
@@ -253,7 +253,7 @@ class Session:
         return link
 
     def _forget_old(self) -> None:
-        """Deletes our keys of sessions that all ranks have left: they have begun a later one since."""
+        """Deletes our keys of loads that all ranks have left: they have begun a later one since."""
         member = self.member
         with member.lock:
             old = [keys for number, keys in member.old_keys if number < self._number - 1]
