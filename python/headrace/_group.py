@@ -48,7 +48,7 @@ def _member_of(group: Any) -> Member | None:
 
 @contextlib.contextmanager
 def attending(group: Any) -> Iterator[Peer | None]:
-    """Takes part in a load that is started within: as a new Peer of the caller's group, or as the given one; None: alone.
+    """Takes part in a load that is started within, as a new Peer of the caller's group, or the given one; None: alone.
     Where starting fails before the ranks meet, the others are told."""
     peer = group
     if group is None:

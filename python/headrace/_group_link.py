@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -82,7 +83,7 @@ class Link:
                     work.wait()  # that is, the stream does
                     return
         except RuntimeError as error:
-            raise Failed(str(error)) from error
+            raise Failed(_plain(error)) from error
         self._wait(work, has_failed)
 
     def _wait(self, work: Any, has_failed: Callable[[], bool]) -> None:
@@ -93,7 +94,7 @@ class Link:
                 return
             except RuntimeError as error:
                 if is_done:
-                    raise Failed(str(error)) from error
+                    raise Failed(_plain(error)) from error
             if has_failed():
                 _abandon(work, self._backend)
                 raise Failed("it was given up")
@@ -125,42 +126,57 @@ def _quiet() -> Iterator[None]:
                     os.environ[name] = value
 
 
-def _make_nccl(torch: Any, store: Any, device: str, rank: int, world: int) -> Any:
+def _begin_nccl(torch: Any, store: Any, device: str, rank: int, world: int) -> Any:
     options = torch.distributed.ProcessGroupNCCL.Options()
     options._timeout = NEVER
     options.group_name = "headrace"
+    with torch.cuda.device(device), _quiet():
+        return torch.distributed.ProcessGroupNCCL(store, rank, world, options)
+
+
+def _connect_nccl(torch: Any, backend: Any, device: str, world: int) -> None:
+    """Makes the communicator now, rather than while a load has device memory to make."""
     with torch.cuda.device(device):
-        with _quiet():
-            backend = torch.distributed.ProcessGroupNCCL(store, rank, world, options)
         own = torch.zeros(1, dtype=torch.uint8, device=device)
-        backend._allgather_base(own.new_empty(world), own).wait()  # makes the communicator, now rather than in a load
+        backend._allgather_base(own.new_empty(world), own).wait()
         torch.cuda.current_stream(device).synchronize()
-    return backend
 
 
 def make(torch: Any, store: Any, number: int, device: str, rank: int, world: int, check: Callable[[], None]) -> Link:
     """Makes a link; all ranks do at once. `check` is called meanwhile and raises when there is no point any more.
     Raises Failed."""
-    distributed = torch.distributed
-    made: list[Any] = []
+    begun: list[Any] = []
+    problems: list[Exception] = []
 
     def run() -> None:
         try:
             if device == "cpu":
-                made.append(distributed.ProcessGroupGloo(store, rank, world, NEVER))
+                begun.append(torch.distributed.ProcessGroupGloo(store, rank, world, NEVER))
             else:
-                made.append(_make_nccl(torch, store, device, rank, world))
+                begun.append(_begin_nccl(torch, store, device, rank, world))
+                _connect_nccl(torch, begun[0], device, world)
         except Exception as error:
-            made.append(error)
+            problems.append(error)
 
     thread = threading.Thread(target=run, name="headrace-group-link", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
-        check()
-    if isinstance(made[0], Exception):
-        raise Failed(f"a {'gloo' if device == 'cpu' else 'NCCL'} group cannot be made: {made[0]}") from made[0]
-    return Link(torch, number, device, rank, world, made[0])
+    try:
+        while thread.is_alive():
+            thread.join(0.05)
+            check()
+    except BaseException:
+        for backend in begun:
+            backend.abort()
+        raise
+    if problems:
+        name = "gloo" if device == "cpu" else "NCCL"
+        raise Failed(f"a {name} group cannot be made: {_plain(problems[0])}") from problems[0]
+    return Link(torch, number, device, rank, world, begun[0])
+
+
+def _plain(error: Exception) -> str:
+    """What an error of PyTorch says, without its place in the source and its advice."""
+    return re.sub(r"^\[[^]]*:\d+\] |\. This is typically.*", "", str(error).split("\n", 1)[0])
 
 
 def check_available(torch: Any, device: str) -> None:

@@ -297,11 +297,13 @@ class Peer:
             self._pending = before
 
     def _fail_by(self, error: str) -> None:
-        """A collective has failed: heartbeats, or another rank's word, will tell soon who is the cause."""
+        """A collective has failed: heartbeats or another rank's word will tell soon who is the cause, unless the store
+        is gone too."""
         end = time.monotonic() + _group_store.SILENCE_SECONDS + 3
-        while self._text is None and time.monotonic() < end:
+        while self._text is None and self._thread.failed is None and time.monotonic() < end:
             time.sleep(0.05)
-        self.fail(f"a collective failed: {error}")
+        store = "" if self._thread.failed is None else f"; {self._thread.failed}"
+        self.fail(f"torch.distributed: {error}{store}")
 
     def fail(self, text: str) -> None:
         """Ends the load on this rank, and tells the others why. The first reason stays."""
