@@ -84,5 +84,12 @@ def peers(options: argparse.Namespace, folder: Path) -> dict:
     return run_json([sys.executable, HERE / "bench_peers.py", model], folder)
 
 
+def group(options: argparse.Namespace, folder: Path) -> dict | None:
+    """Two GPUs, a process each; nothing where there are fewer."""
+    model = large_model(options, folder)
+    return run_json([sys.executable, HERE / "bench_group.py", model, "--build", options.build, "--pairs",
+                     options.pairs], folder)
+
+
 SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "gpu-cast": cast,
-            "peers": peers}
+            "peers": peers, "group": group}

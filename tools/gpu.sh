@@ -9,6 +9,8 @@
 #   cores     the same on 2, 4 and 8 cores
 #   small     20,000 small tensors against few large ones (31 GB more on the disk)
 #   cast      dtypes converted on the way, each against the plain load of the same file (as much on the disk again)
+#   group-test   two GPUs, a process each: the tests of process groups over NCCL
+#   group-bench  two GPUs: shards by rows and columns, and whole tensors on both, against bare programs on both at once
 #   peers     other loaders in PyTorch, taking turns
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
 #             page cache; cold-peers: the processor time of safetensors for the same
@@ -52,7 +54,7 @@ out=$(realpath -m "${out:-$from/results}")
 
 build() {
     local work=build-gpu-work generator=() tests=() source
-    local benchmarks=(bench_gpu bench_host bench_header bench_cold)
+    local benchmarks=(bench_gpu bench_ruler bench_host bench_header bench_cold)
     make --no-print-directory .venv/stamp
     command -v ninja >/dev/null && generator=(-G Ninja)
     for source in tests/unit/test_device*.c tests/unit/test_gpu*.c; do
@@ -124,6 +126,11 @@ bitwise)
     ;;
 bench) use_wheels && benchmark gpu-hot ;;
 threads | cores | small | cast) use_wheels && benchmark "gpu-$part" ;;
+group-test)
+    use_wheels
+    python3 -m pytest -q -rs tests/python/test_group_nccl.py
+    ;;
+group-bench) use_wheels && benchmark group ;;
 peers) use_wheels && benchmark peers ;;
 cold | cold-half) use_programs && benchmark "$part" ;;
 cold-peers) use_wheels && benchmark cold-peers ;;

@@ -56,10 +56,13 @@ static void free_load(struct load_object *self)
 {
     struct hr_load *load = self->load;
     self->load = NULL;
-    if (load == NULL || is_forked(self))
+    if (is_forked(self))
         return; /* in a child its threads do not exist, and its locks may be held by them for ever */
-    Py_BEGIN_ALLOW_THREADS hr_load_free(load);
-    Py_END_ALLOW_THREADS
+    if (load != NULL) {
+        Py_BEGIN_ALLOW_THREADS hr_load_free(load);
+        Py_END_ALLOW_THREADS
+    }
+    core_group_close(&self->group, load == NULL);
 }
 
 /* 0 and the interpreter lock released, or -1 with an exception. */
@@ -290,6 +293,23 @@ static int set_dtypes(struct load_object *self, PyObject *dtypes)
     return PyErr_Occurred() == NULL ? 0 : -1;
 }
 
+/* {index: (dimension, rank, world)} */
+static int set_shards(struct load_object *self, PyObject *shards)
+{
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(shards, &position, &key, &value)) {
+        size_t index = PyLong_AsSize_t(key);
+        unsigned dim, rank, world;
+        if (index >= self->item_count || !PyArg_ParseTuple(value, "III", &dim, &rank, &world))
+            return -1;
+        self->items[index].shard_dim = dim;
+        self->items[index].shard_rank = rank;
+        self->items[index].shard_world = world;
+    }
+    return 0;
+}
+
 static int set_items(struct load_object *self, PyObject *indices)
 {
     struct hr_checkpoint *checkpoint = self->checkpoint->checkpoint;
@@ -351,6 +371,7 @@ static int start(struct load_object *self, struct hr_load_options *options)
     options->progress_ns = PROGRESS_NS;
     options->progress = on_progress;
     options->streams = self->streams;
+    options->group = self->group.transport == NULL ? NULL : &self->group.group;
     struct core_call call;
     struct hr_error err;
     struct hr_load *load = NULL;
@@ -364,17 +385,19 @@ static int start(struct load_object *self, struct hr_load_options *options)
 
 static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
 {
-    PyObject *loader, *checkpoint, *indices, *places, *ranges, *shapes, *dtypes, *into, *maker, *progress, *streams;
+    PyObject *loader, *checkpoint, *indices, *places, *ranges, *shards, *shapes, *dtypes, *into, *maker, *progress;
+    PyObject *streams, *group;
     struct core_state *state = PyType_GetModuleState(type);
     struct hr_load_options options = {0};
-    unsigned long long window_bytes, deadline_ns;
-    if (!PyArg_ParseTuple(arguments, "O!O!OOO!O!O!O!OKKIOO", state->loader_type, &loader, state->checkpoint_type,
-                          &checkpoint, &indices, &places, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type,
-                          &dtypes, &PyDict_Type, &into, &maker, &window_bytes, &deadline_ns, &options.sequential,
-                          &progress, &streams))
+    unsigned long long window_bytes, deadline_ns, group_bytes;
+    if (!PyArg_ParseTuple(arguments, "O!O!OOO!O!O!O!O!OKKIOOOK", state->loader_type, &loader, state->checkpoint_type,
+                          &checkpoint, &indices, &places, &PyDict_Type, &ranges, &PyDict_Type, &shards, &PyDict_Type,
+                          &shapes, &PyDict_Type, &dtypes, &PyDict_Type, &into, &maker, &window_bytes, &deadline_ns,
+                          &options.sequential, &progress, &streams, &group, &group_bytes))
         return NULL;
     options.window_bytes = window_bytes;
     options.deadline_ns = deadline_ns;
+    options.group_bytes = group_bytes;
     allocfunc allocate = PyType_GetSlot(type, Py_tp_alloc);
     struct load_object *self = (struct load_object *)allocate(type, 0);
     if (self == NULL)
@@ -387,7 +410,8 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     size_t device_count = (size_t)PyTuple_Size(self->loader->devices);
     if ((maker != Py_None && core_maker_init(&self->maker, maker, device_count) < 0) || set_items(self, indices) < 0 ||
         set_devices(self, places) < 0 || set_streams(self, streams) < 0 || set_extras(self, ranges, into) < 0 ||
-        set_dtypes(self, dtypes) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
+        set_shards(self, shards) < 0 || set_dtypes(self, dtypes) < 0 || core_group_init(&self->group, group) < 0 ||
+        (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -594,6 +618,7 @@ static int load_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->checkpoint);
     Py_VISIT(self->shapes);
     Py_VISIT(self->progress);
+    Py_VISIT(self->group.transport);
     for (size_t i = 0; self->objects != NULL && i < self->item_count; i++)
         Py_VISIT(self->objects[i]);
     return core_maker_visit(&self->maker, visit, arg);
@@ -676,8 +701,9 @@ static PyType_Slot load_slots[] = {
     {Py_tp_getset, load_getset},
     {Py_tp_members, load_members},
     {Py_sq_length, load_length},
-    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, places, ranges, shapes, dtypes, into, maker, window_bytes, "
-                        "deadline_ns, sequential, progress, streams, /)\n--\n\nA running load."},
+    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, places, ranges, shards, shapes, dtypes, into, maker, "
+                        "window_bytes, deadline_ns, sequential, progress, streams, group, group_bytes, /)\n--\n\n"
+                        "A running load."},
     {0, NULL},
 };
 

@@ -6,6 +6,7 @@
 #define HR_CORE_LOAD_H
 
 #include "core.h"
+#include "core_group.h"
 
 /* How the framework makes tensors of one dtype on one device. */
 struct core_maker_row {
@@ -42,6 +43,7 @@ struct load_object {
     uint8_t *places;    /* enum core_place */
     struct core_maker maker;
     PyObject *progress;
+    struct core_group group; /* closed when the load is freed */
     void **streams;    /* one a device: the caller's memory is written after what it held; NULL: the legacy default */
     size_t user_count; /* threads inside a library call on this load */
     int closing;

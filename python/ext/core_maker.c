@@ -93,24 +93,38 @@ const struct core_maker_row *core_maker_row(const struct load_object *load, size
     return &load->maker.rows[device_index * HR_DTYPE_COUNT + core_load_dtype(load, index)];
 }
 
-static uint64_t range_extent(const struct hr_range *range)
+/* Elements of a dimension of an item. */
+static uint64_t item_extent(const struct load_object *load, size_t index, uint32_t dim)
 {
-    uint64_t step = range->step == 0 ? 1 : range->step;
-    return (range->stop - range->start + step - 1) / step;
+    const struct hr_item *item = &load->items[index];
+    struct hr_range range = {0, core_load_tensor(load, index)->shape[dim], 1};
+    if (item->ranges != NULL)
+        range = item->ranges[dim];
+    uint64_t step = range.step == 0 ? 1 : range.step;
+    uint64_t extent = (range.stop - range.start + step - 1) / step;
+    if (item->shard_world == 0 || item->shard_dim != dim)
+        return extent;
+    hr_shard_range(extent, item->shard_rank, item->shard_world, &range);
+    return range.stop - range.start;
+}
+
+/* Whether an item is not all of its tensor. */
+static int is_part(const struct hr_item *item)
+{
+    return item->ranges != NULL || item->shard_world != 0;
 }
 
 uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
 {
     const struct hr_tensor *tensor = core_load_tensor(load, index);
-    const struct hr_range *ranges = load->items[index].ranges;
     uint32_t dtype = core_load_dtype(load, index);
-    if (ranges == NULL && dtype == tensor->dtype)
+    if (!is_part(&load->items[index]) && dtype == tensor->dtype)
         return tensor->size;
     uint64_t bits = hr_dtype_bits(dtype);
-    if (ranges == NULL)
+    if (!is_part(&load->items[index]))
         return tensor->size / (hr_dtype_bits(tensor->dtype) / 8) * (bits / 8); /* what converts has whole bytes */
     for (uint32_t i = 0; i < tensor->rank; i++)
-        bits *= range_extent(&ranges[i]);
+        bits *= item_extent(load, index, i);
     return bits / 8;
 }
 
@@ -125,12 +139,11 @@ static PyObject *item_shape(struct load_object *load, size_t index)
         if (shape != NULL || PyErr_Occurred() != NULL)
             return Py_XNewRef(shape);
     }
-    const struct hr_range *ranges = load->items[index].ranges;
-    if (ranges == NULL)
+    if (!is_part(&load->items[index]))
         return core_shape_tuple(tensor->shape, tensor->rank, divisor);
     PyObject *shape = PyTuple_New((Py_ssize_t)tensor->rank);
     for (uint32_t i = 0; shape != NULL && i < tensor->rank; i++) {
-        uint64_t extent = range_extent(&ranges[i]) / (i + 1 == tensor->rank ? divisor : 1);
+        uint64_t extent = item_extent(load, index, i) / (i + 1 == tensor->rank ? divisor : 1);
         PyObject *number = PyLong_FromUnsignedLongLong(extent);
         if (number == NULL || PyTuple_SetItem(shape, (Py_ssize_t)i, number) < 0)
             Py_CLEAR(shape);

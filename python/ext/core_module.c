@@ -4,6 +4,7 @@
  * instance, and everything that fails here goes through it.
  */
 #include "core.h"
+#include "core_group.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -179,6 +180,8 @@ static PyMethodDef core_functions[] = {
     {"device_find", core_device_find, METH_O, "device_find(name, /)\n--\n\nThe facts of a device, a dict."},
     {"storage", core_storage, METH_O,
      "storage($module, path, /)\n--\n\nHow the storage of a checkpoint would be read past the page cache, a str."},
+    {"group_decline", core_group_decline, METH_VARARGS,
+     "group_decline(group, code, message, file, tensor, /)\n--\n\nTells the others that this rank cannot start."},
     {"probe", core_probe, METH_VARARGS,
      "probe(device, path, thread_count, budget_ns, /)\n--\n\nMeasures the machine's ceilings, a dict."},
     {"write", core_write, METH_VARARGS,

@@ -25,6 +25,13 @@ static PyObject *transfer_dict(const struct hr_stats *stats)
                          U64(stats->bytes_converted), "conversion", stats->conversion);
 }
 
+static PyObject *group_dict(const struct hr_stats *stats)
+{
+    return Py_BuildValue("{sK sK sK sK sK}", "bytes_received", U64(stats->bytes_received), "bytes_spread",
+                         U64(stats->bytes_spread), "collective_count", U64(stats->collective_count), "group_bytes",
+                         U64(stats->group_bytes), "group_wait_ns", U64(stats->group_wait_ns));
+}
+
 PyObject *core_stats_dict(const struct hr_stats *stats)
 {
     PyObject *dict = Py_BuildValue(
@@ -37,7 +44,8 @@ PyObject *core_stats_dict(const struct hr_stats *stats)
         "place_ns", U64(stats->place_ns), "idle_ns", U64(stats->idle_ns), "total_ns", U64(stats->total_ns),
         "thread_count", (unsigned)stats->thread_count, "route", hr_route_name(stats->route), "route_reason",
         stats->route_reason, "bottleneck", stats->bottleneck);
-    return joined(dict, dict == NULL ? NULL : transfer_dict(stats));
+    dict = joined(dict, dict == NULL ? NULL : transfer_dict(stats));
+    return joined(dict, dict == NULL ? NULL : group_dict(stats));
 }
 
 /* The name by which every part of the package knows a device. */

@@ -24,6 +24,7 @@ from ._options import Loader, release
 from ._probe import Limits, probe, storage
 from ._safe_open import safe_open
 from ._save import save, save_file
+from ._shuffle import Shuffle
 from ._slices import Pick, Shard, pick, shard
 from ._table import Extent, from_table
 from .errors import HeadraceError
@@ -42,6 +43,7 @@ __all__ = [
     "Pick",
     "SafetensorError",
     "Shard",
+    "Shuffle",
     "Stats",
     "Tensor",
     "TensorInfo",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import _core, _hub, _options, errors
+from . import _core, _group, _hub, _options, errors
 from ._begin import take_over
 from ._checkpoint import Checkpoint, TensorInfo, open_core
 from ._job import Job
@@ -42,19 +42,25 @@ def open(
 
 def start(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> Job:
     """open() and Checkpoint.start()."""
-    return open(source, revision=revision).start(names, **options)
+    group = options.pop("group", None)
+    with _group.attending(group) as peer:
+        return open(source, revision=revision).start(names, group=peer or group, **options)
 
 
 def load(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> dict[str, Any]:
     """open() and Checkpoint.load(): {name: tensor}."""
-    return open(source, revision=revision).load(names, **options)
+    group = options.pop("group", None)
+    with _group.attending(group) as peer:
+        return open(source, revision=revision).load(names, group=peer or group, **options)
 
 
 def stream(
     source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any
 ) -> Iterator[tuple[str, Any]]:
     """open() and Checkpoint.stream(): (name, tensor) as they come."""
-    return open(source, revision=revision).stream(names, **options)
+    group = options.pop("group", None)
+    with _group.attending(group) as peer:
+        return open(source, revision=revision).stream(names, group=peer or group, **options)
 
 
 VERIFY_WINDOW_BYTES = 1 << 30

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _core, _devices, _frameworks, _hub, _options, _request, _warm_up, errors
+from . import _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
+from ._group_peer import Peer
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
@@ -141,6 +142,9 @@ class Checkpoint(Mapping[str, TensorInfo]):
         progress: Progress = False,
         warm_up: bool = False,
         loader: Loader | None = None,
+        group: Any = None,
+        group_bytes: int | None = None,
+        group_timeout: int | None = None,
     ) -> Job:
         """Starts loading and returns a Job at once.
 
@@ -162,7 +166,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 what `slices` leaves; (dimension, sizes) for the block of each section, as shard() takes it. Negative
                 dimensions count from the last. What a pattern matches and lacks the dimension is whole, as is what
                 nothing matches. A dimension alone is for all tensors that have it.
-            rank, world: whose block `shard` means.
+            rank, world: whose block `shard` means; None: those of `group`.
             dtype: what the tensors become: "auto" or None: as they are stored; a dtype ("bfloat16", "BF16",
                 torch.bfloat16, ...): tensors of floats are converted to it on their way, others (integers, BOOL, and
                 F4, F6, C64, which do not convert) stay as they are; {name or pattern: any of these}: what an entry
@@ -182,13 +186,35 @@ class Checkpoint(Mapping[str, TensorInfo]):
             warm_up: PyTorch on GPUs: first let its allocator take what the load needs of each in one piece, as
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
+            group: a torch.distributed process group (True: the default one) whose ranks all do this same load: the same
+                tensors, slices and shards, in the same order of loads. What several ranks need is read once in all and
+                spread by collectives, NCCL or gloo by the device. See docs/distributed.md.
+            group_bytes: most memory for the collectives; None: HEADRACE_GROUP_BYTES, else 56 MiB.
+            group_timeout: seconds for other ranks to begin this load; None: HEADRACE_GROUP_TIMEOUT, else 600.
 
         Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a pair that
-        does not convert), DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
+        does not convert), DeviceUnavailable, OutOfMemory, GroupError; errors of reading come from the calls that wait.
         """
+        with _group.attending(group) as peer:
+            if peer is not None:
+                peer.start_seconds = group_timeout
+            return self._start(
+                names, framework, device, device_map, slices, shard, rank, world, dtype, into, window_bytes, order,
+                lazy, deadline, progress, warm_up, loader, peer, None if group is None else _group.ranks_of(group),
+                group_bytes,
+            )
+
+    def _start(
+        self, names: Names, framework: str | None, device: Any, device_map: Mapping[str, Any] | None,
+        slices: Mapping[str, Any] | None, shard: Mapping[str, Any] | int | None, rank: int | None, world: int | None,
+        dtype: Any, into: Mapping[str, Any] | None, window_bytes: int | None, order: str, lazy: bool,
+        deadline: float | None,
+        progress: Progress, warm_up: bool, loader: Loader | None, peer: Peer | None,
+        ranks: tuple[int, int] | None, group_bytes: int | None,
+    ) -> Job:
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
-        request = _request.make(self._core, names, slices, dtype, into, place, device_map, shard, rank, world)
+        request = _request.make(self._core, names, slices, dtype, into, place, device_map, shard, rank, world, ranks)
         if not request.devices:
             request.devices = (loader.device or _frameworks.default_device(framework),)
         core = loader._core_of(request.devices)
@@ -212,6 +238,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
             lazy=lazy,
             order=order,
             progress=progress,
+            group=peer,
+            group_bytes=_options.number_option("group_bytes", group_bytes),
         )
 
     def load(self, names: Names = None, **options: Any) -> dict[str, Any]:

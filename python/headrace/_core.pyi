@@ -14,6 +14,9 @@ def dtype_converts(source: int, target: int, /) -> bool: ...
 def capability_list() -> list[tuple[str, bool, str]]: ...
 def device_find(name: str, /) -> dict[str, Any]: ...
 def probe(device: str, path: bytes | None, thread_count: int, budget_ns: int, /) -> dict[str, Any]: ...
+def group_decline(
+    group: tuple[Any, int, int, int], code: int, message: str, file: str, tensor: str, /
+) -> None: ...
 def storage(path: bytes, /) -> str: ...
 def write(
     path: bytes | None,
@@ -68,6 +71,7 @@ class Load:
         indices: list[int] | None,
         places: bytes | None,
         ranges: dict[int, tuple[tuple[int, int, int], ...]],
+        shards: dict[int, tuple[int, int, int]],
         shapes: dict[int, tuple[int, ...]],
         dtypes: dict[int, int],
         into: dict[int, tuple[Any, int, tuple[int, ...] | None]],
@@ -77,6 +81,8 @@ class Load:
         sequential: int,
         progress: Callable[[int, int, int, int], object] | None,
         streams: list[int],
+        group: tuple[Any, int, int, int] | None,
+        group_bytes: int,
         /,
     ) -> Load: ...
     def __len__(self) -> int: ...

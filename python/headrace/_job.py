@@ -67,6 +67,13 @@ class Stats:
     cpu_ns: int  #: processor time of the readers
     staging: str  #: GPUs: kind of the pinned memory, and why not a better one
     placement: str  #: GPUs: the NUMA node of readers and pinned memory, or why they are not bound
+    bytes_received: int  #: groups: by collectives, of this rank's own reading and of the others'
+    bytes_spread: int  #: groups: of bytes_ready: came by collectives
+    collective_count: int  #: groups: that this rank took part in
+    group_bytes: int  #: groups: memory for collectives
+    group_wait_ns: int  #: groups: waiting for collectives, and so for other ranks
+    rank: int  #: in the group; 0: alone
+    world: int  #: ranks of the group; 1: alone
     device: str  #: "cpu" or "cuda:N"; of several: "cuda:0,cuda:1"
     device_name: str  #: "NVIDIA H200"; of several, each name once
 
@@ -82,6 +89,9 @@ class Stats:
 
     def __str__(self) -> str:
         where = "" if self.device == "cpu" else f" to {self.device} ({self.device_name})"
+        if self.world > 1:
+            share = 100 * self.bytes_spread / max(self.bytes_ready, 1)
+            where += f" as rank {self.rank} of {self.world} ({share:.0f} % spread)"
         return (f"{self.item_count} tensors, {self.bytes_ready / 1e9:.3f} GB{where} in {self.seconds:.3f} s, "
                 f"{self.gigabytes_per_second:.2f} GB/s, route {self.route} ({self.route_reason}), "
                 f"bottleneck: {self.bottleneck}")
@@ -142,6 +152,8 @@ class Job:
         lazy: bool = False,
         order: str = "ready",
         progress: Progress = False,
+        group: Any = None,
+        group_bytes: int = 0,
     ) -> None:
         if order not in ORDERS:
             raise errors.make("InvalidArgument", f"order '{order}' is none of {', '.join(ORDERS)}")
@@ -162,13 +174,15 @@ class Job:
         streams, scope = _frameworks.capture_all(frameworks)
         streams = [request.streams.get(device, stream) for device, stream in zip(request.devices, streams)]
         facts = loader.devices()
-        self._device: dict[str, Any] = {"device": ",".join(request.devices),
-                        "device_name": ", ".join(dict.fromkeys(fact["name"] for fact in facts))}
+        rank, world = (0, 1) if group is None else (group.member.rank, group.member.world)
+        self._facts: dict[str, Any] = {"device": ",".join(request.devices),
+                                       "device_name": ", ".join(dict.fromkeys(fact["name"] for fact in facts)),
+                                       "rank": rank, "world": world}
         self._device_uuid: str = facts[0]["uuid"] if len(facts) == 1 else ""
         self._load = _core.Load(
-            loader, self._core, request.items(), request.item_places(), request.ranges, request.shapes,
+            loader, self._core, request.items(), request.item_places(), request.ranges, request.shards, request.shapes,
             request.dtype_codes(), request.into, _frameworks.maker_of(frameworks), window_bytes, _deadline_ns(deadline),
-            lazy, self._bar, streams,
+            lazy, self._bar, streams, None if group is None else group.use(request.devices[0]), group_bytes,
         )
         self._wait, self._wait_all, self._next = (
             _within(scope, call) for call in (self._load.wait, self._load.wait_all, self._load.next)
@@ -313,7 +327,7 @@ class Job:
         if values is None:
             return None
         values["item_count"] = len(self)
-        return Stats(**values, **self._device)
+        return Stats(**values, **self._facts)
 
     def _finish(self) -> None:
         with self._lock:

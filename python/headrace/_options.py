@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from . import _core, _devices, _places, errors
@@ -107,6 +108,7 @@ def checked_number(where: str, number: int | str, most: int) -> int:
 
 _lock = threading.Lock()
 _shared: Loader | None = None
+_releases: list[Callable[[], None]] = []  # of other modules, which this one does not know
 
 
 def shared_loader() -> Loader:
@@ -119,13 +121,15 @@ def shared_loader() -> Loader:
 
 
 def release() -> None:
-    """Gives back what is kept between loads: for GPUs pinned memory and streams. Running loads keep what they use until
-    they end; the next load makes it anew."""
+    """Gives back what is kept between loads: for GPUs pinned memory and streams, and links of process groups. Running
+    loads keep what they use until they end; the next load makes it anew."""
     global _shared
     with _lock:
         loader, _shared = _shared, None
     if loader is not None:
         loader.trim()
+    for call in _releases:
+        call()
 
 
 def _after_fork() -> None:

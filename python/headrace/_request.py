@@ -4,6 +4,7 @@ the items that the engine takes: positions and exact ranges.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -14,6 +15,7 @@ from ._into import Target
 from ._slices import Cut, Ranges
 
 Names = Union[str, Iterable[str], None]
+Block = tuple[int, int, int]  # dimension, rank, world
 
 
 @dataclass
@@ -24,6 +26,10 @@ class Request:
     indices: list[int] | None = None  # of tensors; None: all
     cuts: dict[int, Cut] = field(default_factory=dict)  # of tensors that are not wanted whole
     ranges: dict[int, Ranges] = field(default_factory=dict)  # of items
+    # In a group items are the same on all ranks: ranges of what is sharded, and whose block is meant.
+    is_spread: bool = False
+    sharded: dict[int, tuple[Cut, Block]] = field(default_factory=dict)  # of tensors
+    shards: dict[int, Block] = field(default_factory=dict)  # of items
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # where it has not a dimension for each stored one
     dtypes: dict[int, str] = field(default_factory=dict)  # of items that are converted, or were asked for by a dtype
     into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)  # of items
@@ -70,15 +76,33 @@ class Request:
         if target.stream is not None and self.streams.setdefault(target.device, target.stream) != target.stream:
             raise errors.make("InvalidArgument", "the memory to load into is in use on two CUDA streams of "
                                                  f"{target.device}; synchronize one, or use a load for each")
-        for ranges, start, steps in _parts.place(cut, target.dtype, target.address, target.strides):
+        for part, (ranges, start, steps) in enumerate(
+            _parts.place(cut, target.dtype, target.address, target.strides)
+        ):
             item = position
             if position in self.into:
                 item = len(self) + len(self.owners)
                 self.owners.append(position)
-            self.ranges[item] = ranges
+            self.set_ranges(item, position, part, ranges)
             self.dtypes[item] = target.dtype
             self.into[item] = holder, start, steps
             self.places[item] = target.device
+
+    def set_ranges(self, item: int, position: int, part: int, ranges: Ranges) -> None:
+        """`ranges` are those of a part of the cut of a tensor."""
+        self.ranges[item] = ranges
+        if position in self.sharded:
+            whole, self.shards[item] = self.sharded[position]
+            self.ranges[item] = next(itertools.islice(whole.parts(), part, None))[0]
+
+    def shard(self, position: int, cut: Cut, part: _slices.Shard) -> None:
+        """Leaves a rank's block of a cut of a tensor. Raises InvalidArgument and Unsupported."""
+        if not self.is_spread:
+            self.cuts[position] = cut.block(part)
+            return
+        whole, self.cuts[position] = cut.sections(part)
+        dim = _slices.dimension(part.dim, len(cut.dims))
+        self.sharded[position] = whole, (dim, part.rank, part.world)
 
 
 def make(
@@ -92,9 +116,14 @@ def make(
     shard: Mapping[str, Any] | int | None = None,
     rank: int | None = None,
     world: int | None = None,
+    group: tuple[int, int] | None = None,
 ) -> Request:
-    """Resolves the arguments of a load. `device` is the resolved name of the one that was asked for."""
-    request = Request(core, select(core, names), devices=() if device is None else (device,))
+    """Resolves the arguments of a load. `device` is the resolved name of the one that was asked for; `group` is (rank,
+    world) in a group that loads together."""
+    is_spread = group is not None and group[1] > 1
+    request = Request(core, select(core, names), devices=() if device is None else (device,), is_spread=is_spread)
+    if group is not None and shard is not None and rank is None and world is None:
+        rank, world = group
     if into is not None:
         given = [_find(core, name) for name in into]
         wanted = None if request.indices is None else set(request.indices)
@@ -106,7 +135,8 @@ def make(
     if slices:
         _add_slices(request, slices)
     if (shard is None) != (rank is None) or (rank is None) != (world is None):
-        raise errors.make("InvalidArgument", "shard=, rank= and world= go together: which dimension, and whose block")
+        raise errors.make("InvalidArgument", "shard=, rank= and world= go together: which dimension, and "
+                                             "whose block; with group= rank and world may be left out")
     if shard is not None and rank is not None and world is not None:
         _add_shards(request, shard, rank, world)
     _settle(request)
@@ -175,7 +205,10 @@ def _add_slices(request: Request, slices: Mapping[str, Any]) -> None:
     for position, index in _by_pattern(request, slices).items():
         name, _, shape, *_ = request.core.info(request.index_of(position))
         try:
-            request.cuts[position] = _slices.cut(shape, index)
+            if isinstance(index, _slices.Shard):
+                request.shard(position, _slices.whole(shape), index)
+            else:
+                request.cuts[position] = _slices.cut(shape, index)
         except errors.HeadraceError as error:
             raise _in_tensor(name, error) from None
 
@@ -190,7 +223,9 @@ def _add_shards(request: Request, shard: Mapping[str, Any] | int, rank: int, wor
         try:
             part = _slices.shard(dim, rank, world, sizes)
             if name in table or -len(shape) <= part.dim < len(shape):
-                request.cuts[position] = request.cut_of(position, shape).block(part)
+                if position in request.sharded:
+                    raise errors.make("Unsupported", "slices= has a shard() for it, and shard= another")
+                request.shard(position, request.cut_of(position, shape), part)
         except errors.HeadraceError as error:
             raise _in_tensor(name, error) from None
 
@@ -202,7 +237,7 @@ def _settle(request: Request) -> None:
             name, dtype, *_ = request.core.info(request.index_of(position))
             request.shapes[position] = _into.packed_shape(name, dtype, cut.shape)
         if cut.is_slice:
-            request.ranges[position] = next(cut.parts())[0]
+            request.set_ranges(position, position, 0, next(cut.parts())[0])
 
 
 # ------------------------------------------------------------------------------------------------------------ dtypes

@@ -106,11 +106,34 @@ class Cut:
 
     def narrow(self, dim: int, blocks: Iterable[tuple[int, int]]) -> Cut:
         """Of dimension `dim` only these (begin, end) of its wanted elements."""
-        bounds = tuple(part for begin, end in blocks for part in _narrow(self.dims[dim], begin, end))
-        return Cut((*self.dims[:dim], bounds or (EMPTY,), *self.dims[dim + 1 :]), self.dropped)
+        bounds = [part for begin, end in blocks for part in _narrow(self.dims[dim], begin, end)]
+        return self._with(dim, bounds or [EMPTY])
 
     def block(self, part: Shard) -> Cut:
         """The block of a rank. Raises InvalidArgument."""
+        dim, sizes = self._sections(part)
+        return self.narrow(dim, _blocks(sizes, part.rank, part.world))
+
+    def sections(self, part: Shard) -> tuple[Cut, Cut]:
+        """The sections that a shard is of, and the block of a rank, both with a range for each section, whichever rank
+        it is. Raises InvalidArgument, and Unsupported for several ranges of that dimension."""
+        dim, sizes = self._sections(part)
+        if len(self.dims[dim]) > 1:
+            raise errors.make("Unsupported", f"dimension {dim} is picked from and sharded in a group; shard another "
+                                             "dimension, or load without group=")
+        whole, own, at = [], [], 0
+        for size in sizes:
+            block = -(-size // part.world)
+            first, last = min(part.rank * block, size), min((part.rank + 1) * block, size)
+            whole += list(_narrow(self.dims[dim], at, at + size)) or [EMPTY]
+            own += list(_narrow(self.dims[dim], at + first, at + last)) or [EMPTY]
+            at += size
+        return self._with(dim, whole), self._with(dim, own)
+
+    def _with(self, dim: int, bounds: list[Bounds]) -> Cut:
+        return Cut((*self.dims[:dim], tuple(bounds), *self.dims[dim + 1 :]), self.dropped)
+
+    def _sections(self, part: Shard) -> tuple[int, tuple[int, ...]]:
         dim = dimension(part.dim, len(self.dims))
         if dim in self.dropped:
             raise errors.make("InvalidArgument", f"dimension {part.dim} is sharded, and an index drops it")
@@ -118,7 +141,7 @@ class Cut:
         sizes = (size,) if part.sizes is None else part.sizes
         if sum(sizes) != size or min(sizes, default=0) < 0:
             raise errors.make("InvalidArgument", f"sizes={sizes} do not add up to dimension {dim}, of {size}")
-        return self.narrow(dim, _blocks(sizes, part.rank, part.world))
+        return dim, sizes
 
 
 def extent(bounds: Bounds) -> int:

@@ -93,13 +93,13 @@ SMALL = {"a": ("F32", [2], None), "b.weight": ("I16", [2, 3], None), "c": ("U8",
 """24 bytes in three tensors: 8, 12 and 4."""
 
 
-def run_on_fake_gpu(program, *arguments, settings):
+def run_on_fake_gpu(program, *arguments, settings, input=None):
     """Runs a program of the build with the fake driver."""
     folder = pathlib.Path(BINARY).resolve().parent
     library_path = f"{folder / 'fake_cuda'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     environment = os.environ | {"LD_LIBRARY_PATH": library_path, "FAKE_CUDA": settings, "CUDA_VISIBLE_DEVICES": "0"}
     return subprocess.run([folder / program, *map(str, arguments)], env=environment, text=True, timeout=120,
-                          capture_output=True)
+                          capture_output=True, input=input)
 
 
 def data_offset(path):

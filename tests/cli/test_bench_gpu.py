@@ -59,3 +59,16 @@ def test_conversions_are_compared_with_the_plain_load(files, tmp_path):
     assert "plain_ratio_median" not in wide  # nothing like it was measured
     assert plain["bytes"] == narrow["bytes"] == narrow["verified_bytes"] == wide["verified_bytes"]
     assert narrow["allocated_bytes"] < plain["allocated_bytes"] + 6 * 256 + 3 * 77_777
+
+
+def test_ruler_of_several_devices(files):
+    """What bench_group.py runs on each: it is told when."""
+    result = command.run_on_fake_gpu("bench_ruler", "0", "1,2", files[0], settings="memory=2000000000",
+                                     input="sweep\ntrial\ntrial\n")
+    assert result.returncode == 0, result
+    device, setting, *trials = result.stdout.splitlines()
+    assert device and setting.split()[0] in "12" and len(trials) == 2
+    for trial in trials:
+        count, seconds = trial.split()
+        assert int(count) >= 3 * ((1 << 20) + 77_777) and float(seconds) > 0
+    assert command.run_on_fake_gpu("bench_ruler", "0", "1", files[0], settings="driver=none").returncode == 77

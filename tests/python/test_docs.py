@@ -17,7 +17,9 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import conftest
@@ -163,8 +165,22 @@ def test_c(page, folder, root, build):
 # ---------------------------------------------------------------------------------------------------------- python
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """What torchrun sets, for a group of one; other tests have groups of more run this page."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("page", pages_with("python"))
-def test_python(page, folder):
+def test_python(page, folder, alone):
     pytest.importorskip("headrace")
     names, printed = {}, io.StringIO()
     for block in blocks_of(page, "python"):

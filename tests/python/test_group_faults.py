@@ -1,0 +1,312 @@
+"""Process groups when a rank dies, stops, is late, leaves early, or has other files: every rank that lives ends with a
+named error, or completes, and can load again."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy
+import pytest
+import reference
+
+torch = pytest.importorskip("torch")
+import headrace  # noqa: E402
+import ranks  # noqa: E402
+from headrace import _group_store  # noqa: E402
+
+COUNT = 12
+
+
+def data_of(number: int) -> bytes:
+    return numpy.random.default_rng(number).bytes(40000)
+
+
+def write_rows(folder: Path) -> Path:
+    tensors = {f"t{i:02}": ("U8", [200, 200], data_of(i)) for i in range(COUNT)}
+    (folder / "model").mkdir()
+    reference.write_by_hand(folder / "model" / "m.safetensors", tensors)
+    return folder / "model"
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    return write_rows(tmp_path)
+
+
+def is_right(tensors: dict) -> bool:
+    return len(tensors) == COUNT and all(bytes(tensors[f"t{i:02}"].cpu().numpy()) == data_of(i) for i in range(COUNT))
+
+
+def load(folder, group=True, **options) -> bool:
+    return is_right(headrace.load(folder, framework="torch", group=group, **options))
+
+
+def after(folder: Path, group=None, **options) -> bool:
+    """What a rank can still do: load alone, and in a fresh group of those that live."""
+    assert load(folder, group=None, **options)
+    return group is None or load(folder, group=group, **options)
+
+
+def stream_until(folder, act, **options):
+    """Loads in small windows; after a few tensors `act` is called."""
+    tensors = {}
+    with headrace.open(folder) as opened:
+        for name, tensor in opened.stream(framework="torch", group=True, window_bytes=90000, group_bytes=1 << 18,
+                                          order="file", **options):
+            tensors[name] = tensor
+            if len(tensors) == 3:
+                act()
+    return is_right(tensors)
+
+
+def failure_of(call) -> tuple[str, str, float]:
+    begun = time.monotonic()
+    try:
+        call()
+    except headrace.HeadraceError as error:
+        return error.kind, str(error), time.monotonic() - begun
+    return "", "", time.monotonic() - begun
+
+
+def living_group(living):
+    return torch.distributed.new_group(living, use_local_synchronization=True)
+
+
+# ----------------------------------------------------------------------------------------------- a rank that is gone
+
+
+def lose_rank(rank, folder, number, silence, **options):
+    _group_store.SILENCE_SECONDS = silence
+
+    def act():
+        if rank == 1:
+            os.kill(os.getpid(), number)
+    found = failure_of(lambda: stream_until(folder, act, **options))
+    living = [member for member in range(torch.distributed.get_world_size()) if member != 1]
+    return *found, after(folder, living_group(living), **options)
+
+
+@pytest.mark.parametrize(("number", "silence"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 10)])
+def test_rank_is_lost(checkpoint, number, silence):
+    outcomes = ranks.run(3, lose_rank, checkpoint, number, silence, lost=(1,))
+    for rank in (0, 2):
+        kind, text, seconds, again = outcomes[rank].value
+        assert kind == "GroupError" and "rank 1 (global 1) does not answer since" in text, outcomes
+        assert seconds < ranks.SECONDS_MAX and again, outcomes
+
+
+def lose_host_of_store(rank, folder):
+    _group_store.SILENCE_SECONDS = 3
+
+    def act():
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return *failure_of(lambda: stream_until(folder, act)), after(folder)
+
+
+def test_host_of_the_store_is_lost(checkpoint, unused_port):
+    outcomes = ranks.run(2, lose_host_of_store, checkpoint, store=f"tcp://127.0.0.1:{unused_port}", lost=(0,))
+    kind, text, seconds, again = outcomes[1].value
+    assert kind == "GroupError" and ("store" in text or "rank 0" in text), outcomes
+    assert seconds < ranks.SECONDS_MAX and again
+
+
+@pytest.fixture
+def unused_port():
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def load_after_loss(rank, folder):
+    """The same group again, without its lost rank: it is not waited for as one that is only late."""
+    _group_store.SILENCE_SECONDS = 2
+
+    def act():
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    first = failure_of(lambda: stream_until(folder, act))
+    return first, failure_of(lambda: load(folder))
+
+
+def test_lost_rank_in_the_next_load(checkpoint):
+    first, second = ranks.run(2, load_after_loss, checkpoint, lost=(1,))[0].value
+    assert first[0] == second[0] == "GroupError"
+    assert "rank 1 (global 1) was lost in an earlier load" in second[1] and second[2] < 10
+
+
+def never_begin(rank, folder):
+    os.environ["HEADRACE_GROUP_TIMEOUT"] = "2"
+    if rank == 1:
+        time.sleep(4)
+        return None
+    return failure_of(lambda: load(folder))
+
+
+def test_rank_never_begins(checkpoint):
+    kind, text, seconds = ranks.values(ranks.run(2, never_begin, checkpoint))[0]
+    assert kind == "GroupError" and "rank 1 (global 1) has not begun this load within 2 s" in text and seconds < 8
+
+
+# ----------------------------------------------------------------------------------- a rank that ends, or is only late
+
+
+def leave_early(rank, folder, how, **options):
+    def act():
+        if rank == 1 and how == "interrupt":
+            signal.raise_signal(signal.SIGINT)
+        if rank == 1 and how == "raise":
+            raise ZeroDivisionError
+    if how == "interrupt":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    begun = time.monotonic()
+    try:
+        found = failure_of(lambda: stream_until(folder, act, **options))
+    except (ZeroDivisionError, KeyboardInterrupt) as error:
+        found = type(error).__name__, "", time.monotonic() - begun
+    return *found, after(folder, True, **options)
+
+
+@pytest.mark.parametrize(("how", "own"), [("raise", "ZeroDivisionError"), ("interrupt", "KeyboardInterrupt")])
+def test_rank_stops_early(checkpoint, how, own):
+    loaded = ranks.values(ranks.run(3, leave_early, checkpoint, how))
+    assert loaded[1][0] == own
+    for rank in (0, 2):
+        kind, text, seconds, again = loaded[rank]
+        assert kind == "GroupError" and "rank 1" in text, loaded
+        assert seconds < ranks.SECONDS_MAX and again
+
+
+def interrupt_meeting(rank, folder):
+    """Ctrl-C while a rank waits for the others to begin."""
+    if rank == 1:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main = threading.main_thread().ident
+        threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    else:
+        time.sleep(1)
+    try:
+        return *failure_of(lambda: load(folder)), after(folder, True)
+    except KeyboardInterrupt:
+        return "KeyboardInterrupt", "", 0.0, after(folder, True)
+
+
+def test_interrupted_before_the_others_begin(checkpoint):
+    loaded = ranks.values(ranks.run(2, interrupt_meeting, checkpoint))
+    assert loaded[1][0] == "KeyboardInterrupt"
+    assert loaded[0][0] == "GroupError" and "rank 1 (global 1) was stopped: KeyboardInterrupt" in loaded[0][1]
+    assert loaded[0][2] < 5 and all(entry[3] for entry in loaded)
+
+
+def be_late(rank, folder, when, **options):
+    _group_store.SILENCE_SECONDS = 3  # the heartbeat goes on
+    if rank == 1 and when == "start":
+        time.sleep(5)
+    return stream_until(folder, lambda: time.sleep(5 if rank == 1 and when == "middle" else 0), **options)
+
+
+@pytest.mark.parametrize("when", ["start", "middle"])
+def test_rank_is_late(checkpoint, when):
+    assert ranks.values(ranks.run(2, be_late, checkpoint, when)) == [True, True]
+
+
+def exit_in_the_middle(rank, folder):
+    if rank == 1:
+        code = ("import sys, os; sys.path[:0] = sys.argv[4:]; import torch.distributed as d, headrace; "
+                "d.init_process_group('gloo', init_method=sys.argv[2], rank=1, world_size=2); "
+                "s = headrace.stream(sys.argv[1], framework='torch', group=True, window_bytes=90000, "
+                "group_bytes=1 << 18); next(s)")
+        store = f"file://{folder}/../other-store"
+        done = subprocess.run([sys.executable, "-c", code, folder, store, "1", *sys.path], timeout=25, check=False)
+        return done.returncode
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/../other-store", rank=0, world_size=2)
+    return failure_of(lambda: load(folder, window_bytes=90000, group_bytes=1 << 18))
+
+
+def test_interpreter_ends_in_the_middle(checkpoint):
+    (kind, text, seconds), _ = ranks.values(ranks.run(2, exit_in_the_middle, checkpoint))
+    assert kind == "GroupError" and "rank 1" in text and seconds < ranks.SECONDS_MAX
+
+
+# ------------------------------------------------------------------------------------------------------- bad files
+
+
+def own_file(rank, folder, what, **more):
+    path = folder
+    if rank == 1 and what == "missing":
+        path = folder / "nowhere"
+    if rank == 1 and what == "truncated":
+        data = (folder / "m.safetensors").read_bytes()
+        path = folder.parent / "cut.safetensors"
+        path.write_bytes(data)
+        opened = headrace.open(path)
+        os.truncate(path, len(data) - 200000)
+        return *failure_of(lambda: opened.load(framework="torch", group=True, **more)), after(folder, True, **more)
+    if rank == 1 and what == "other":
+        path = folder.parent / "other.safetensors"
+        reference.write_by_hand(path, {f"t{i:02}": ("U8", [200, 200 + i], bytes(200 * (200 + i)))
+                                       for i in range(COUNT)})
+    options = {}
+    if rank == 1 and what == "shard":
+        options["shard"] = {"t03": 0}
+    if rank == 1 and what == "argument":
+        options["names"] = "no such tensor"
+    if rank == 1 and what == "memory":
+        options["into"] = {"t00": torch.empty(3)}
+    return *failure_of(lambda: load(path, **options, **more)), after(folder, True, **more)
+
+
+@pytest.mark.parametrize(("what", "own", "texts"), [
+    ("missing", "IoError", ["rank 1", "nowhere"]),
+    ("truncated", "FileChanged", ["rank 1"]),
+    ("other", "GroupError", ["rank 1"]),
+    ("shard", "GroupError", ["rank 1"]),
+    ("argument", "TensorNotFound", ["rank 1", "no such tensor"]),
+    ("memory", "Unsupported", ["rank 1", "t00"]),
+])
+def test_one_rank_has_other_files_or_wishes(checkpoint, what, own, texts):
+    loaded = ranks.values(ranks.run(3, own_file, checkpoint, what))
+    for rank, (kind, text, seconds, again) in enumerate(loaded):
+        assert kind == (own if rank == 1 else "GroupError"), loaded
+        assert own == "GroupError" or rank == 1 or all(part in text for part in texts), loaded
+        assert seconds < 15 and again
+
+
+# ------------------------------------------------------------------------------------------------- what is left behind
+
+
+def count_threads_and_keys(rank, folder):
+    for _ in range(4):
+        assert load(folder)
+    store = torch.distributed.distributed_c10d._get_default_store()
+    group = torch.distributed.group.WORLD
+    member = headrace._group._members[group]
+    links = [link.number for link in member.links]
+    headrace.release()
+    time.sleep(0.3)
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace")]
+    return links, len(member.links), names, store.num_keys() if hasattr(store, "num_keys") else None
+
+
+def test_one_link_serves_all_loads_and_nothing_stays(checkpoint):
+    for links, left, names, keys in ranks.values(ranks.run(2, count_threads_and_keys, checkpoint)):
+        assert links == [1] and left == 0 and names == []
+        assert keys is None or keys < 60
+
+
+def concurrent(rank, folder):
+    """Two loads of one group at once, begun in the same order, each with a link of its own."""
+    with headrace.open(folder) as opened:
+        jobs = [opened.start(framework="torch", group=True) for _ in range(2)]
+        return [is_right(job.wait()) for job in reversed(jobs)]
+
+
+def test_two_loads_at_once(checkpoint):
+    assert ranks.values(ranks.run(2, concurrent, checkpoint)) == [[True, True]] * 2
