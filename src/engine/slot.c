@@ -3,7 +3,7 @@
  */
 #include "engine/slot.h"
 
-#include <string.h>
+#include "base/copy.h"
 
 static uint64_t page_of(uint64_t offset)
 {
@@ -157,6 +157,7 @@ int hr_slot_advance(struct slot *slot, uint64_t bytes)
 void hr_slot_scatter(const struct hr_load *load, struct slot *slot)
 {
     while (next_run(load, slot))
-        memcpy(slot->run_data, slot->buffer + (slot->run.source_offset - slot->chunk->file_begin), slot->run.bytes);
+        hr_copy_past_caches(slot->run_data, slot->buffer + (slot->run.source_offset - slot->chunk->file_begin),
+                            slot->run.bytes);
     slot->has_run = 0;
 }
