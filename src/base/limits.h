@@ -45,6 +45,11 @@
 #define HR_STAGING_DEPTH 2
 /* Buffers of host memory through which a loader's loads go where they cannot read into place; made as needed. */
 #define HR_BOUNCE_RING_BYTES (256u << 20)
+/*
+ * Runs of this many bytes are read with O_DIRECT straight to their places, where those agree with the drive; shorter ones
+ * would cost the drive up to three operations more, and go through a bounce buffer. At least two pages, so that one is whole.
+ */
+#define HR_IN_PLACE_BYTES_MIN (64u << 10)
 /* Operations in a row that bring nothing new before the file is taken to end there. */
 #define HR_SLOT_STALLS_MAX 64u
 /* Places of a file that are asked for what the page cache holds of it, and how much of each; smaller files wholly. */

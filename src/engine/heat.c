@@ -150,7 +150,7 @@ static uint32_t cold_mode(const struct hr_load *load, const struct hr_storage *s
     return hr_storage_wants_more_than_pages(storage) ? storage->fallback_mode : storage->mode;
 }
 
-static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0};
+static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0, 0};
 
 static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_plan_chunk *chunk,
                                     const struct heat_of_file *found)
@@ -158,7 +158,7 @@ static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_
     uint32_t mode = cold_mode(load, &found->storage);
     if (mode == HR_READ_DIRECT && !is_compact(load, chunk))
         mode = found->storage.fallback_mode;
-    return (struct hr_chunk_reading){mode, 1};
+    return (struct hr_chunk_reading){mode, 1, mode == HR_READ_DIRECT ? found->storage.memory_alignment : 0};
 }
 
 /* The lock is held; the file was looked at. */
@@ -203,9 +203,22 @@ struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struc
         snprintf(storage->detail + used, sizeof storage->detail - used, "; no O_DIRECT: a file refused a read");
     }
     storage->mode = storage->fallback_mode;
-    struct hr_chunk_reading reading = {storage->fallback_mode, 1};
+    struct hr_chunk_reading reading = {storage->fallback_mode, 1, 0};
     pthread_mutex_unlock(&load->heat->lock);
     return reading;
+}
+
+void hr_heat_without_places(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    pthread_mutex_lock(&load->heat->lock);
+    struct hr_storage *storage = &load->heat->files[chunk->file_index].storage;
+    if (storage->memory_alignment) {
+        size_t used = strlen(storage->detail);
+        snprintf(storage->detail + used, sizeof storage->detail - used,
+                 "; through buffers: a read to its place failed");
+    }
+    storage->memory_alignment = 0;
+    pthread_mutex_unlock(&load->heat->lock);
 }
 
 static const struct hr_storage *first_cold(const struct hr_load *load)
@@ -223,14 +236,25 @@ static const char *why_not_direct(const struct hr_load *load, const struct hr_st
     return hr_storage_wants_more_than_pages(storage) ? ", since O_DIRECT wants an alignment to more than pages" : "";
 }
 
+/* How much of what came past the page cache needed no copying. */
+static void describe_places(const struct hr_load *load, char *text, size_t capacity)
+{
+    uint64_t bytes = load->bytes_in_place, of = load->bytes_direct;
+    *text = '\0';
+    if (bytes && of)
+        snprintf(text, capacity, ", %.0f %% of it straight to its place", 100.0 * (double)bytes / (double)of);
+}
+
 void hr_heat_describe(struct hr_load *load, char *text, size_t capacity)
 {
+    char places[48];
+    describe_places(load, places, sizeof places);
     *text = '\0';
     if (!load->heat || pthread_mutex_trylock(&load->heat->lock))
         return;
     const struct hr_storage *storage = first_cold(load);
     if (storage)
-        snprintf(text, capacity, "%s by %s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
-                 load->cold_backend->name, why_not_direct(load, storage), storage->detail);
+        snprintf(text, capacity, "%s by %s%s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
+                 load->cold_backend->name, places, why_not_direct(load, storage), storage->detail);
     pthread_mutex_unlock(&load->heat->lock);
 }

@@ -40,8 +40,9 @@ struct heat_of_file hr_heat_of_file(struct hr_load *load, size_t file_index, int
 
 /* How a chunk is read. */
 struct hr_chunk_reading {
-    uint32_t mode; /* enum hr_read_mode */
-    int is_cold;   /* storage has to deliver it: many at once, within the budget of bytes in flight */
+    uint32_t mode;             /* enum hr_read_mode */
+    int is_cold;               /* storage has to deliver it: many at once, within the budget of bytes in flight */
+    uint32_t memory_alignment; /* with O_DIRECT: of host memory that may be read to; 0: of none */
 };
 
 /* 1 with *ret_reading when that is known without looking at the file. */
@@ -51,6 +52,8 @@ struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_p
 
 /* What an O_DIRECT read of the chunk's file that was refused leaves. */
 struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struct hr_plan_chunk *chunk);
+/* What was refused was to be read straight to its places: chunks of the file that begin later go through buffers. */
+void hr_heat_without_places(struct hr_load *load, const struct hr_plan_chunk *chunk);
 
 /*
  * For the statistics: how what was not cached is read, and why not better; of the first such file. "" while there is

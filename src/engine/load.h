@@ -111,7 +111,7 @@ struct hr_load {
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
-    _Atomic uint64_t bytes_direct, bytes_sent, copy_count, kernel_count;
+    _Atomic uint64_t bytes_direct, bytes_in_place, bytes_sent, copy_count, kernel_count;
     _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns, copy_wait_ns, cpu_ns;
 };
 

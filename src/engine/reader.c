@@ -168,6 +168,7 @@ static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *ch
         return code;
     }
     slot->is_cold = reading.is_cold && has_cold_io(reader);
+    slot->memory_alignment = hr_chunk_device(load, chunk)->lane_count ? 0 : reading.memory_alignment;
     hr_slot_begin(slot, chunk, reading.mode, fd, slot->staging ? slot->staging->memory : NULL);
     reader->free_count--;
     return 0;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/flow.h"
@@ -47,6 +48,7 @@ void hr_reader_add_counters(struct hr_reader *reader)
     struct hr_load *load = reader->load;
     load->bytes_read += reader->counters.bytes_read;
     load->bytes_direct += reader->counters.bytes_direct;
+    load->bytes_in_place += reader->counters.bytes_in_place;
     load->read_count += reader->counters.read_count;
     load->read_ns += reader->counters.read_ns;
     load->place_ns += reader->counters.place_ns;
@@ -140,7 +142,7 @@ static void place_chunk(struct hr_reader *reader, struct slot *slot)
         hr_drop_behind(slot->fd, chunk->file_begin, chunk->file_end - chunk->file_begin);
     if (!hr_chunk_device(load, chunk)->lane_count) {
         if (slot->is_span)
-            hr_slot_scatter(load, slot);
+            reader->counters.bytes_in_place += hr_slot_scatter(load, slot);
         reader->counters.place_ns += hr_sys->clock_ns() - from;
         finish_chunk(reader, slot, 1);
         return;
@@ -203,6 +205,7 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     slot->op.vectors = slot->vectors + slot->vector_first;
     slot->op.vector_count = slot->vector_count - slot->vector_first;
     slot->begin_ns = hr_sys->clock_ns();
+    slot->fork_mark = hr_fork_mark();
     note_begin(reader, slot);
     int code = slot->is_cold ? reader->load->cold_backend->submit(reader->cold_io, &slot->op)
                              : reader->load->backend->submit(reader->io, &slot->op);
@@ -232,13 +235,40 @@ void hr_reader_advance(struct hr_reader *reader, struct slot *slot)
     }
 }
 
+/* The chunk is read anew, all of it into its buffer. */
+static void read_into_buffer(struct hr_reader *reader, struct slot *slot)
+{
+    slot->memory_alignment = 0;
+    hr_slot_restart(slot, slot->mode, slot->fd);
+    hr_reader_advance(reader, slot);
+}
+
+static int is_refusal(int64_t result)
+{
+    return result == -EINVAL || result == -EOPNOTSUPP;
+}
+
+/*
+ * The drive wants other addresses than it said, or EFAULT: the destination is memory that only processors reach. 0 when
+ * that is not it.
+ */
+static int read_without_places(struct hr_reader *reader, struct slot *slot)
+{
+    if (!slot->has_places || (!is_refusal(slot->op.result) && slot->op.result != -EFAULT))
+        return 0;
+    if (is_refusal(slot->op.result))
+        hr_heat_without_places(reader->load, slot->chunk);
+    read_into_buffer(reader, slot);
+    return 1;
+}
+
 /* The file refuses O_DIRECT after all: the chunk is read anew, in the next best mode. 0 when that is not it. */
 static int read_without_direct(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
     struct hr_error error;
     int fd;
-    if (slot->mode != HR_READ_DIRECT || (slot->op.result != -EINVAL && slot->op.result != -EOPNOTSUPP))
+    if (slot->mode != HR_READ_DIRECT || !is_refusal(slot->op.result))
         return 0;
     struct hr_chunk_reading reading = hr_heat_without_direct(load, slot->chunk);
     hr_files_refuse_direct(load->files, slot->chunk->file_index);
@@ -260,7 +290,7 @@ static int read_without_direct(struct hr_reader *reader, struct slot *slot)
 
 static void read_failed(struct hr_reader *reader, struct slot *slot)
 {
-    if (read_without_direct(reader, slot))
+    if (read_without_places(reader, slot) || read_without_direct(reader, slot))
         return;
     fail_read(reader->load, slot);
     finish_chunk(reader, slot, 0);
@@ -286,6 +316,10 @@ void hr_reader_complete_read(struct hr_reader *reader)
     reader->counters.bytes_read += (uint64_t)op->result;
     if (slot->mode == HR_READ_DIRECT)
         reader->counters.bytes_direct += (uint64_t)op->result;
+    if (slot->has_places && hr_fork_since(slot->fork_mark)) {
+        read_into_buffer(reader, slot);
+        return;
+    }
     if (hr_slot_advance(slot, (uint64_t)op->result)) {
         hr_reader_advance(reader, slot);
         return;

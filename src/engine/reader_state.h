@@ -10,7 +10,7 @@
 
 /* As the load's of these names. Readers add to those once a chunk: runs can be short, and the load's are shared. */
 struct counters {
-    uint64_t bytes_read, bytes_direct, read_count, read_ns, place_ns, copy_wait_ns;
+    uint64_t bytes_read, bytes_direct, bytes_in_place, read_count, read_ns, place_ns, copy_wait_ns;
     struct hr_place_counts placed;
 };
 

@@ -4,6 +4,7 @@
 #include "engine/slot.h"
 
 #include "base/copy.h"
+#include "engine/in_place.h"
 
 static uint64_t page_of(uint64_t offset)
 {
@@ -18,6 +19,13 @@ void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, uint32_
     hr_slot_restart(slot, mode, fd);
 }
 
+static void rewind_runs(struct slot *slot)
+{
+    slot->piece_index = slot->chunk->piece_first;
+    slot->walking = slot->has_run = 0;
+    slot->packed = 0;
+}
+
 void hr_slot_restart(struct slot *slot, uint32_t mode, int fd)
 {
     const struct hr_plan_chunk *chunk = slot->chunk;
@@ -28,10 +36,10 @@ void hr_slot_restart(struct slot *slot, uint32_t mode, int fd)
     slot->is_span = chunk->way == HR_WAY_STAGED || is_direct;
     slot->span_begin = is_direct ? page_of(chunk->file_begin) : chunk->file_begin;
     slot->span_end = is_direct ? page_of(chunk->file_end + HR_CUT_ALIGNMENT - 1) : chunk->file_end;
-    slot->piece_index = chunk->piece_first;
-    slot->walking = slot->has_run = 0;
-    slot->bytes_expected = slot->bytes_done = slot->packed = 0;
+    slot->in_place_end = is_direct && slot->memory_alignment && chunk->way == HR_WAY_DIRECT ? UINT64_MAX : 0;
+    slot->bytes_expected = slot->bytes_done = 0;
     slot->stall_count = 0;
+    rewind_runs(slot);
 }
 
 /* Moves the slot to its chunk's next run; 0 at the end. Items whose file is mapped need no reading. */
@@ -76,7 +84,7 @@ static void add_vector(struct slot *slot)
 /* Collects runs that follow each other in the file into one operation; 0 when the chunk has no more. */
 static int fill_direct(const struct hr_load *load, struct slot *slot)
 {
-    slot->vector_first = slot->vector_count = 0;
+    slot->vector_first = slot->vector_count = slot->has_places = 0;
     slot->bytes_expected = 0;
     if (!slot->has_run && !next_run(load, slot))
         return 0;
@@ -89,25 +97,92 @@ static int fill_direct(const struct hr_load *load, struct slot *slot)
     return 1;
 }
 
+/* Drops them from the front of the vectors. */
+static void advance_vectors(struct slot *slot, uint64_t bytes)
+{
+    slot->op.offset += bytes;
+    slot->bytes_expected -= bytes;
+    while (bytes) {
+        struct iovec *first = &slot->vectors[slot->vector_first];
+        if (bytes < first->iov_len) {
+            first->iov_base = (char *)first->iov_base + bytes;
+            first->iov_len -= bytes;
+            return;
+        }
+        bytes -= first->iov_len;
+        slot->vector_first++;
+    }
+}
+
+/* Appends [begin, end) of the file to the operation, to `memory`. */
+static void add_range(struct slot *slot, uint64_t begin, uint64_t end, char *memory)
+{
+    if (begin < end)
+        slot->vectors[slot->vector_count++] = (struct iovec){memory, end - begin};
+}
+
+/* Where the buffer has this byte of the file. */
+static char *in_buffer(const struct slot *slot, uint64_t offset)
+{
+    return slot->buffer + (ptrdiff_t)(offset - slot->chunk->file_begin);
+}
+
+static struct in_place_range in_place(const struct slot *slot)
+{
+    uint32_t alignment = slot->run.source_offset < slot->in_place_end ? slot->memory_alignment : 0;
+    return hr_in_place(&slot->run, slot->run_data, alignment);
+}
+
+/*
+ * The vectors of all the span, as if nothing of it had arrived. Runs that share bytes of the file need these in the buffer:
+ * then all of them go there.
+ */
+static void add_span(const struct hr_load *load, struct slot *slot)
+{
+    uint64_t at = slot->span_begin, runs_end = 0;
+    slot->vector_count = slot->has_places = 0;
+    while (slot->in_place_end && next_run(load, slot)) {
+        struct in_place_range range = in_place(slot);
+        if (slot->run.source_offset < runs_end) {
+            slot->in_place_end = 0;
+            slot->vector_count = slot->has_places = 0;
+            at = slot->span_begin;
+            break;
+        }
+        runs_end = slot->run.source_offset + slot->run.bytes;
+        if (range.begin == range.end)
+            continue;
+        if (slot->vector_count + 3 > HR_IOV_MAX) {
+            slot->in_place_end = slot->run.source_offset;
+            continue;
+        }
+        add_range(slot, at, range.begin, in_buffer(slot, at));
+        add_range(slot, range.begin, range.end, slot->run_data + (range.begin - slot->run.source_offset));
+        at = range.end;
+        slot->has_places = 1;
+    }
+    add_range(slot, at, slot->span_end, in_buffer(slot, at));
+    rewind_runs(slot);
+}
+
 /* Goes on at what has arrived, with O_DIRECT at the page that it ends in. */
-static int fill_span(struct slot *slot)
+static int fill_span(const struct hr_load *load, struct slot *slot)
 {
     uint64_t needed = slot->chunk->file_end - slot->span_begin;
     uint64_t from = slot->mode == HR_READ_DIRECT ? page_of(slot->bytes_done) : slot->bytes_done;
     if (slot->bytes_done >= needed)
         return 0;
-    slot->op.offset = slot->span_begin + from;
-    slot->vectors[0].iov_base = slot->buffer - (slot->chunk->file_begin - slot->span_begin) + from;
-    slot->vectors[0].iov_len = slot->span_end - slot->op.offset;
+    add_span(load, slot);
+    slot->op.offset = slot->span_begin;
+    slot->bytes_expected = needed;
     slot->vector_first = 0;
-    slot->vector_count = 1;
-    slot->bytes_expected = needed - from;
+    advance_vectors(slot, from);
     return 1;
 }
 
 int hr_slot_fill(const struct hr_load *load, struct slot *slot)
 {
-    return slot->is_span ? fill_span(slot) : fill_direct(load, slot);
+    return slot->is_span ? fill_span(load, slot) : fill_direct(load, slot);
 }
 
 /*
@@ -129,23 +204,6 @@ static int advance_span(struct slot *slot, uint64_t bytes)
     return 1;
 }
 
-/* Drops them from the front of the vectors. */
-static void advance_vectors(struct slot *slot, uint64_t bytes)
-{
-    slot->op.offset += bytes;
-    slot->bytes_expected -= bytes;
-    while (bytes) {
-        struct iovec *first = &slot->vectors[slot->vector_first];
-        if (bytes < first->iov_len) {
-            first->iov_base = (char *)first->iov_base + bytes;
-            first->iov_len -= bytes;
-            return;
-        }
-        bytes -= first->iov_len;
-        slot->vector_first++;
-    }
-}
-
 int hr_slot_advance(struct slot *slot, uint64_t bytes)
 {
     if (slot->is_span)
@@ -154,10 +212,21 @@ int hr_slot_advance(struct slot *slot, uint64_t bytes)
     return 1;
 }
 
-void hr_slot_scatter(const struct hr_load *load, struct slot *slot)
+/* The part [begin, end) of the run at hand. */
+static void copy_range(const struct slot *slot, uint64_t begin, uint64_t end)
 {
-    while (next_run(load, slot))
-        hr_copy_past_caches(slot->run_data, slot->buffer + (slot->run.source_offset - slot->chunk->file_begin),
-                            slot->run.bytes);
+    hr_copy_past_caches(slot->run_data + (begin - slot->run.source_offset), in_buffer(slot, begin), end - begin);
+}
+
+uint64_t hr_slot_scatter(const struct hr_load *load, struct slot *slot)
+{
+    uint64_t bytes_there = 0;
+    while (next_run(load, slot)) {
+        struct in_place_range range = in_place(slot);
+        copy_range(slot, slot->run.source_offset, range.begin);
+        copy_range(slot, range.end, slot->run.source_offset + slot->run.bytes);
+        bytes_there += range.end - range.begin;
+    }
     slot->has_run = 0;
+    return bytes_there;
 }

@@ -2,7 +2,8 @@
  * slot.h: one chunk on its way, and the read operations that bring it. Its bytes come in one of three shapes:
  *   in place  run by run into their destinations, which are host memory
  *   packed    run by run into a buffer, one behind the other
- *   as a span all of [file_begin, file_end) into a buffer, with O_DIRECT in whole pages of the file
+ *   as a span all of [file_begin, file_end) into a buffer, with O_DIRECT in whole pages of the file; of long runs for host
+ *             memory all but the ends may go past the buffer to their places (in_place.h), in the same operation
  * It knows runs and vectors; neither threads, queues nor devices.
  */
 #ifndef HR_ENGINE_SLOT_H
@@ -21,6 +22,10 @@ struct slot {
     int is_cold;   /* read beside others, within the budget of bytes in flight */
     char *buffer;  /* where the chunk's first byte goes, packed or as a span; NULL: in place */
     int is_span;
+    uint32_t memory_alignment; /* of places that a span may be read to; 0: all of it goes to the buffer */
+    uint64_t in_place_end;     /* runs from here on in the file go to the buffer */
+    int has_places;            /* the operation reads to places beside the buffer */
+    uint64_t fork_mark;        /* of base/fork.h, when the operation began */
     /* reading */
     size_t piece_index; /* the next piece to walk */
     struct hr_run_walk walk;
@@ -50,14 +55,14 @@ struct slot {
  * the chunk is direct, and read in place.
  */
 void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, uint32_t mode, int fd, char *memory);
-/* The same again, by another mode, after nothing could be read. */
+/* The same again, by another mode or another `memory_alignment`, after nothing could be read or be relied on. */
 void hr_slot_restart(struct slot *slot, uint32_t mode, int fd);
 /* Sets the vectors of the next read operation; 0 when the chunk has no more. */
 int hr_slot_fill(const struct hr_load *load, struct slot *slot);
 /* `bytes` of the operation have arrived. 0 when they bring nothing new: the file ends too early. */
 int hr_slot_advance(struct slot *slot, uint64_t bytes);
-/* Copies the runs of a span to their places in host memory. */
-void hr_slot_scatter(const struct hr_load *load, struct slot *slot);
+/* Copies what the buffer holds of a span's runs to their places in host memory; returns the bytes that were there. */
+uint64_t hr_slot_scatter(const struct hr_load *load, struct slot *slot);
 
 /* For the page that a span begins in and the one that it ends in. */
 #define HR_SLOT_SLACK_BYTES (2 * HR_CUT_ALIGNMENT)
