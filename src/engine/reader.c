@@ -226,7 +226,17 @@ static int may_begin(const struct hr_reader *reader)
            (reader->cold_depth == 0 || reader->cold_reading < reader->cold_depth);
 }
 
-/* Takes and begins chunks until all slots are busy or there is nothing to do now. */
+/* Nothing of this reader's is under way: it may sleep until there is a chunk. */
+static int is_idle(const struct hr_reader *reader)
+{
+    return !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->read_last &&
+           !reader->load->options.sequential;
+}
+
+/*
+ * Takes and begins chunks until all slots are busy, there is nothing to do now, or one has been read: that is to go on to
+ * its places while others are read.
+ */
 static int begin_chunks(struct hr_reader *reader)
 {
     int begun = 0;
@@ -234,10 +244,8 @@ static int begin_chunks(struct hr_reader *reader)
         unblock(reader, 0);
     while (may_begin(reader)) {
         const struct hr_plan_chunk *chunk = reader->waiting;
-        int block =
-            !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->load->options.sequential;
         if (!chunk)
-            chunk = hr_chunk_take(reader->load, reader->index, block);
+            chunk = hr_chunk_take(reader->load, reader->index, is_idle(reader));
         if (!chunk)
             break;
         reader->waiting = NULL;
@@ -246,6 +254,8 @@ static int begin_chunks(struct hr_reader *reader)
             break;
         }
         begun++;
+        if (hr_reader_has_read(reader))
+            break;
     }
     return begun;
 }
@@ -262,11 +272,24 @@ static void wait_for_others(struct hr_reader *reader)
     reader->counters.copy_wait_ns += hr_trace_span(reader->load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, 0);
 }
 
+/* Sees one read end. Storage gets the next ones to do before this one's bytes are copied. */
+static void complete_read(struct hr_reader *reader)
+{
+    struct slot *slot = hr_reader_complete_read(reader);
+    if (!slot)
+        return;
+    reader->read_last = slot;
+    if (slot->is_cold)
+        begin_chunks(reader);
+    reader->read_last = NULL;
+    hr_reader_place(reader, slot);
+}
+
 /* Goes on with what is under way: 0 when that is nothing. */
 static int move_on(struct hr_reader *reader)
 {
     if (reader->reading || reader->cold_reading)
-        hr_reader_complete_read(reader);
+        complete_read(reader);
     else if (reader->copy_first)
         hr_reader_finish_copy(reader, 1);
     else if (reader->blocked)

@@ -130,14 +130,12 @@ static void read_on_device(struct hr_reader *reader, struct slot *slot)
     chunk_sent(reader, slot, hr_sys->clock_ns(), code, &error);
 }
 
-/* The chunk has been read: on to its places. */
-static void place_chunk(struct hr_reader *reader, struct slot *slot)
+void hr_reader_place(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
     const struct hr_plan_chunk *chunk = slot->chunk;
     struct hr_error error;
     uint64_t from = hr_sys->clock_ns();
-    release_budget(reader, slot, 1);
     if (slot->mode == HR_READ_DROP)
         hr_drop_behind(slot->fd, chunk->file_begin, chunk->file_end - chunk->file_begin);
     if (!hr_chunk_device(load, chunk)->lane_count) {
@@ -222,14 +220,21 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     return 0;
 }
 
+/* Else the vectors of its next operation are set. */
+static int is_read(struct hr_reader *reader, struct slot *slot)
+{
+    return !slot->bytes_expected && !hr_slot_fill(reader->load, slot);
+}
+
 void hr_reader_advance(struct hr_reader *reader, struct slot *slot)
 {
     if (reader->load->stopping) {
         finish_chunk(reader, slot, 0);
     } else if (slot->staging && slot->staging->gds) {
         read_on_device(reader, slot);
-    } else if (!slot->bytes_expected && !hr_slot_fill(reader->load, slot)) {
-        place_chunk(reader, slot);
+    } else if (is_read(reader, slot)) {
+        release_budget(reader, slot, 1);
+        hr_reader_place(reader, slot);
     } else if (submit(reader, slot) < 0) {
         finish_chunk(reader, slot, 0);
     }
@@ -296,8 +301,28 @@ static void read_failed(struct hr_reader *reader, struct slot *slot)
     finish_chunk(reader, slot, 0);
 }
 
-/* Waits for one operation and goes on with its chunk. Those out of the page cache are done already. */
-void hr_reader_complete_read(struct hr_reader *reader)
+/* `bytes` of the slot's operation have arrived: the slot when they were the last ones of its chunk, else NULL. */
+static struct slot *read_arrived(struct hr_reader *reader, struct slot *slot, uint64_t bytes)
+{
+    if (slot->has_places && hr_fork_since(slot->fork_mark)) {
+        read_into_buffer(reader, slot);
+        return NULL;
+    }
+    if (!hr_slot_advance(slot, bytes)) {
+        slot->op.result = 0; /* the same bytes again: there are no more */
+        read_failed(reader, slot);
+        return NULL;
+    }
+    if (reader->load->stopping || !is_read(reader, slot)) {
+        hr_reader_advance(reader, slot);
+        return NULL;
+    }
+    release_budget(reader, slot, 1);
+    return slot;
+}
+
+/* Those out of the page cache come first: they are done already. */
+struct slot *hr_reader_complete_read(struct hr_reader *reader)
 {
     struct hr_load *load = reader->load;
     uint64_t from = hr_sys->clock_ns();
@@ -309,21 +334,19 @@ void hr_reader_complete_read(struct hr_reader *reader)
     note_end(reader);
     if (op->result <= 0) {
         read_failed(reader, slot);
-        return;
+        return NULL;
     }
     hr_trace_span(load, HR_TRACE_READ, reader->index, slot->begin_ns, slot->chunk->file_index, op->offset,
                   (uint64_t)op->result);
     reader->counters.bytes_read += (uint64_t)op->result;
     if (slot->mode == HR_READ_DIRECT)
         reader->counters.bytes_direct += (uint64_t)op->result;
-    if (slot->has_places && hr_fork_since(slot->fork_mark)) {
-        read_into_buffer(reader, slot);
-        return;
-    }
-    if (hr_slot_advance(slot, (uint64_t)op->result)) {
-        hr_reader_advance(reader, slot);
-        return;
-    }
-    op->result = 0; /* the same bytes again: there are no more */
-    read_failed(reader, slot);
+    return read_arrived(reader, slot, (uint64_t)op->result);
+}
+
+int hr_reader_has_read(const struct hr_reader *reader)
+{
+    const struct hr_load *load = reader->load;
+    return (reader->reading && load->backend->is_done(reader->io)) ||
+           (reader->cold_reading && load->cold_backend->is_done(reader->cold_io));
 }

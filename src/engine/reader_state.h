@@ -23,6 +23,7 @@ struct hr_reader {
     uint32_t depth, cold_depth;          /* reads that may be in flight */
     uint32_t reading, cold_reading;      /* reads in flight */
     uint32_t free_count;                 /* slots without a chunk */
+    struct slot *read_last;              /* read, and about to be placed; NULL: none */
     struct slot *blocked;                /* ready to read, but the budget was spent */
     struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
     const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
@@ -36,8 +37,15 @@ struct hr_reader {
 /* reader_moves.c. Errors go to the load. */
 /* Starts the next operation of a slot's chunk, or has it placed, or ends it when the load is stopping. */
 void hr_reader_advance(struct hr_reader *reader, struct slot *slot);
-/* Waits for one operation and goes on with its chunk; one is in flight. */
-void hr_reader_complete_read(struct hr_reader *reader);
+/*
+ * Waits for one operation, one being in flight, and goes on with its chunk. The slot, when all of that was read: its share
+ * of the budget is free, and it is to be placed; else NULL.
+ */
+struct slot *hr_reader_complete_read(struct hr_reader *reader);
+/* The chunk has been read: on to its places. */
+void hr_reader_place(struct hr_reader *reader, struct slot *slot);
+/* Whether a read has ended that nobody has seen yet. Those out of the page cache often end while they are started. */
+int hr_reader_has_read(const struct hr_reader *reader);
 /* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */
 int hr_reader_finish_copy(struct hr_reader *reader, int block);
 /* Adds what the reader has counted to the load's counters. */
