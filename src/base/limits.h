@@ -55,6 +55,13 @@
 /* Places of a file that are asked for what the page cache holds of it, and how much of each; smaller files wholly. */
 #define HR_HEAT_PLACES 32u
 #define HR_HEAT_PLACE_BYTES (256u << 10)
+/*
+ * What the page cache holds this close before what it does not hold makes Linux read ahead when it is read, whatever is
+ * advised: as much as read_ahead_kb says, which is 128 KiB on most machines and this on ours. Such chunks wait until the
+ * drive has nothing else to do, unless they are more than one part of so many that are cached.
+ */
+#define HR_HEAT_EDGE_BYTES (8u << 20)
+#define HR_HEAT_EDGE_PART 6u
 /* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
 #define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
 /* Streams of a device at most, unless told otherwise: with 1, 2, 4 and 12 of them a load took the same time (H200). */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/sys.h"
 #include "io/residency.h"
 
@@ -18,9 +19,11 @@ int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat
     if (!heat)
         return hr_fail_memory(err, bytes, "what is known of the files");
     heat->kinds = hr_alloc_array(chunk_count, sizeof heat->kinds[0]);
-    if (!heat->kinds) {
-        hr_free(heat);
-        return hr_fail_memory(err, chunk_count, "what is known of the chunks");
+    heat->edges.indices = hr_alloc_array(chunk_count, sizeof heat->edges.indices[0]);
+    heat->edges.capacity = chunk_count;
+    if (!heat->kinds || !heat->edges.indices) {
+        hr_heat_free(heat);
+        return hr_fail_memory(err, chunk_count * sizeof heat->edges.indices[0], "what is known of the chunks");
     }
     pthread_mutex_init(&heat->lock, NULL);
     *ret_heat = heat;
@@ -29,8 +32,10 @@ int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat
 
 void hr_heat_free(struct hr_heat *heat)
 {
-    if (heat)
+    if (heat) {
         hr_free(heat->kinds);
+        hr_free(heat->edges.indices);
+    }
     hr_free(heat);
 }
 
@@ -90,6 +95,27 @@ static size_t first_chunk(const struct hr_plan *plan, size_t file_index)
     return low;
 }
 
+/* Of the file's chunks [first, end): those at edges, if they are few; else all cached ones are alike. */
+static void mark_edges(struct hr_load *load, size_t first, size_t end)
+{
+    const struct hr_plan_chunk *chunks = load->plan.chunks;
+    _Atomic uint8_t *kinds = load->heat->kinds;
+    uint64_t next_cold = UINT64_MAX; /* where the cold chunk behind the one at hand begins */
+    size_t hot_count = 0, edge_count = 0;
+    for (size_t i = end; i-- > first;) {
+        hot_count += kinds[i] == CHUNK_HOT;
+        if (kinds[i] == CHUNK_COLD) {
+            next_cold = chunks[i].file_begin;
+        } else if (next_cold != UINT64_MAX && chunks[i].file_end + HR_HEAT_EDGE_BYTES > next_cold) {
+            kinds[i] = CHUNK_EDGE;
+            edge_count++;
+        }
+    }
+    for (size_t i = first; i < end && edge_count * HR_HEAT_EDGE_PART > hot_count; i++)
+        if (kinds[i] == CHUNK_EDGE)
+            kinds[i] = CHUNK_HOT;
+}
+
 /*
  * All chunks of a file that is held in part. Where the kernel does not count (files of others), a byte of each MiB is
  * tried. What cannot be told is read past the page cache.
@@ -97,12 +123,13 @@ static size_t first_chunk(const struct hr_plan *plan, size_t file_index)
 static void look_at_chunks(struct hr_load *load, size_t file_index, int fd)
 {
     const struct hr_plan *plan = &load->plan;
-    for (size_t i = first_chunk(plan, file_index); i < plan->chunk_count && plan->chunks[i].file_index == file_index;
-         i++) {
+    size_t first = first_chunk(plan, file_index), i = first;
+    for (; i < plan->chunk_count && plan->chunks[i].file_index == file_index; i++) {
         uint64_t span = plan->chunks[i].file_end - plan->chunks[i].file_begin;
         int64_t resident = hr_residency(fd, plan->chunks[i].file_begin, span, NULL);
         load->heat->kinds[i] = resident >= (int64_t)span ? CHUNK_HOT : CHUNK_COLD;
     }
+    mark_edges(load, first, i);
     load->heat->is_mixed = 1;
 }
 
@@ -166,7 +193,7 @@ static struct hr_chunk_reading reading_of(struct hr_load *load, const struct hr_
 {
     struct heat_of_file *found = &load->heat->files[chunk->file_index];
     if (found->heat == HEAT_HOT ||
-        (found->heat == HEAT_MIXED && load->heat->kinds[chunk - load->plan.chunks] == CHUNK_HOT))
+        (found->heat == HEAT_MIXED && load->heat->kinds[chunk - load->plan.chunks] != CHUNK_COLD))
         return hot;
     found->has_cold = 1;
     return cold(load, chunk, found);

@@ -16,13 +16,16 @@
 /* What the page cache held of a file when it was looked at. */
 enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
 
-enum chunk_kind { CHUNK_UNKNOWN, CHUNK_HOT, CHUNK_COLD, CHUNK_KIND_COUNT };
+/* CHUNK_EDGE: cached, and so close before what is not that reading it makes the kernel read ahead. */
+enum chunk_kind { CHUNK_UNKNOWN, CHUNK_HOT, CHUNK_COLD, CHUNK_EDGE, CHUNK_KIND_COUNT };
 
 struct hr_heat {
     pthread_mutex_t lock;          /* held while a file is looked at: others that want to know wait for the answer */
     atomic_int is_mixed;           /* some file is: hot chunks and cold ones are taken side by side */
     _Atomic uint8_t *kinds;        /* by chunk, enum chunk_kind; known for files that are held in part */
     size_t next[CHUNK_KIND_COUNT]; /* by kind: no chunk of it before this one is left to take; under the load's lock */
+    size_t cold_busy;              /* cold chunks that are taken and not done; under the load's lock, as is `edges`: */
+    struct index_queue edges;      /*   chunks at edges that came in their turn meanwhile */
     struct heat_of_file {
         uint8_t heat;              /* enum file_heat */
         uint8_t has_cold;          /* a chunk of it was not cached */

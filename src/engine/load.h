@@ -48,6 +48,9 @@ struct load_group {
     size_t items_left; /* not handed out */
 };
 
+/* COLD: it was known then that storage has to deliver it, and hr_heat.cold_busy counts it. */
+enum chunk_taken { CHUNK_FREE, CHUNK_TAKEN, CHUNK_TAKEN_COLD };
+
 /* A queue of indices that never holds more than it was made for. */
 struct index_queue {
     size_t *indices;
@@ -91,7 +94,7 @@ struct hr_load {
     pthread_cond_t work, done;
     struct load_item *items;
     struct load_group *groups;
-    uint8_t *chunk_taken;
+    uint8_t *chunk_taken;              /* enum chunk_taken */
     struct hr_block **file_maps;       /* by file, HR_ROUTE_MMAP */
     struct index_queue urgent;         /* items that somebody waits for; their chunks come first */
     struct index_queue queued;         /* groups in the order of admission */

@@ -85,6 +85,7 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
     hr_files_release(load->files, chunk->file_index);
     slot->chunk = NULL;
     reader->free_count++;
+    hr_chunk_end(load, chunk);
     if (code < 0) {
         hr_chunk_locate(load, chunk, chunk->file_begin, &error);
         hr_load_fail(load, &error);
