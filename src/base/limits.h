@@ -55,6 +55,9 @@
 /* Places of a file that are asked for what the page cache holds of it, and how much of each; smaller files wholly. */
 #define HR_HEAT_PLACES 32u
 #define HR_HEAT_PLACE_BYTES (256u << 10)
+/* In files that are cached in part, each chunk is asked about at its end and so far apart, so much at a time. */
+#define HR_HEAT_STEP_BYTES (1u << 20)
+#define HR_HEAT_STEP_PLACE_BYTES (64u << 10)
 /*
  * What the page cache holds this close before what it does not hold makes Linux read ahead when it is read, whatever is
  * advised: as much as read_ahead_kb says, which is 128 KiB on most machines and this on ours. Such chunks wait until the
