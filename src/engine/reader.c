@@ -9,8 +9,8 @@
  * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
  * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for.
  *
- * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, and its ring for cold
- * reads, when the first one comes.
+ * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, and
+ * its ring for cold reads, when the first one comes.
  */
 #include "engine/reader.h"
 
@@ -26,6 +26,10 @@
 
 /* ------------------------------------------------------------------------------------ making, freeing */
 
+/*
+ * Room for a fence of each slot and device. The fences are made as slots are used, by their reader: most of the slots are
+ * for cold reads, and the caller would make all of them before the first byte moves.
+ */
 static int make_fences(struct hr_reader *reader, struct hr_error *err)
 {
     const struct hr_loader *loader = reader->load->loader;
@@ -35,13 +39,8 @@ static int make_fences(struct hr_reader *reader, struct hr_error *err)
     reader->fences = hr_alloc_array(count, sizeof *reader->fences);
     if (!reader->fences)
         return hr_fail_memory(err, count * sizeof *reader->fences, "the fences of a reader");
-    for (size_t i = 0; i < count; i++) {
-        reader->slots[i / loader->device_count].fences = &reader->fences[i - i % loader->device_count];
-        struct hr_device *device = loader->devices[i % loader->device_count].device;
-        int code = hr_device_is_host(device) ? 0 : hr_fence_new(device, &reader->fences[i], err);
-        if (code < 0)
-            return code;
-    }
+    for (uint32_t i = 0; i < reader->slot_count; i++)
+        reader->slots[i].fences = &reader->fences[(size_t)i * loader->device_count];
     return 0;
 }
 

@@ -113,17 +113,30 @@ static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t fro
     reader->copy_last = slot;
 }
 
+/* What the slot's copies are waited for with, made when they are its first to that device. */
+static int slot_fence(struct hr_reader *reader, const struct slot *slot, struct hr_fence **ret_fence,
+                      struct hr_error *err)
+{
+    struct hr_load *load = reader->load;
+    struct hr_fence **fence = &slot->fences[load->plan.groups[slot->chunk->group_index].device_index];
+    int code = *fence ? 0 : hr_fence_new(hr_chunk_device(load, slot->chunk)->device, fence, err);
+    *ret_fence = *fence;
+    return code;
+}
+
 /* By GPUDirect Storage: read into the slot's device memory, and on to its places. */
 static void read_on_device(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
     struct loader_device *target = hr_chunk_device(load, slot->chunk);
     struct gds_counts counts = {0};
+    struct hr_fence *fence;
     struct hr_error error;
-    int code =
-        hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging, target->lanes[reader->index % target->lane_count],
-                          slot->fences[load->plan.groups[slot->chunk->group_index].device_index], reader->index,
-                          &counts, &reader->counters.placed, &error);
+    int code = slot_fence(reader, slot, &fence, &error);
+    if (code == 0)
+        code = hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging,
+                                 target->lanes[reader->index % target->lane_count], fence, reader->index, &counts,
+                                 &reader->counters.placed, &error);
     reader->counters.bytes_read += counts.bytes_read;
     reader->counters.read_count += counts.read_count;
     reader->counters.read_ns += counts.read_ns;
@@ -147,9 +160,12 @@ void hr_reader_place(struct hr_reader *reader, struct slot *slot)
         return;
     }
     struct loader_device *target = hr_chunk_device(load, chunk);
-    int code = hr_chunk_send(
-        load, chunk, slot->staging, slot->buffer, slot->is_span, target->lanes[reader->index % target->lane_count],
-        slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->counters.placed, &error);
+    struct hr_fence *fence;
+    int code = slot_fence(reader, slot, &fence, &error);
+    if (code == 0)
+        code =
+            hr_chunk_send(load, chunk, slot->staging, slot->buffer, slot->is_span,
+                          target->lanes[reader->index % target->lane_count], fence, &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
     chunk_sent(reader, slot, from, code, &error);
 }
