@@ -29,6 +29,7 @@ static struct hr_plan_options plan_options(const struct hr_loader *loader, const
 {
     return (struct hr_plan_options){
         .chunk_bytes = loader->chunk_bytes,
+        .reader_count = loader->chunk_is_asked ? 0 : loader->thread_count,
         .arena_bytes = loader->arena_bytes,
         .window_bytes = options->window_bytes,
         .ownership = options->ownership,
