@@ -36,7 +36,7 @@ void hr_slot_restart(struct slot *slot, uint32_t mode, int fd)
     slot->is_span = chunk->way == HR_WAY_STAGED || is_direct;
     slot->span_begin = is_direct ? page_of(chunk->file_begin) : chunk->file_begin;
     slot->span_end = is_direct ? page_of(chunk->file_end + HR_CUT_ALIGNMENT - 1) : chunk->file_end;
-    slot->in_place_end = is_direct && slot->memory_alignment && chunk->way == HR_WAY_DIRECT ? UINT64_MAX : 0;
+    slot->place_count = is_direct && slot->memory_alignment && chunk->way == HR_WAY_DIRECT ? -1 : 0;
     slot->bytes_expected = slot->bytes_done = 0;
     slot->stall_count = 0;
     rewind_runs(slot);
@@ -127,42 +127,44 @@ static char *in_buffer(const struct slot *slot, uint64_t offset)
     return slot->buffer + (ptrdiff_t)(offset - slot->chunk->file_begin);
 }
 
-static struct in_place_range in_place(const struct slot *slot)
+static void find_place(struct slot *slot)
 {
-    uint32_t alignment = slot->run.source_offset < slot->in_place_end ? slot->memory_alignment : 0;
-    return hr_in_place(&slot->run, slot->run_data, alignment);
+    struct in_place_range range = hr_in_place(&slot->run, slot->run_data, slot->memory_alignment);
+    char *memory = slot->run_data + (range.begin - slot->run.source_offset);
+    if (range.begin < range.end && slot->place_count < HR_SLOT_PLACES_MAX &&
+        hr_in_large_pages(memory, range.end - range.begin))
+        slot->places[slot->place_count++] = (struct place){range.begin, range.end, memory};
 }
 
-/*
- * The vectors of all the span, as if nothing of it had arrived. Runs that share bytes of the file need these in the buffer:
- * then all of them go there.
- */
-static void add_span(const struct hr_load *load, struct slot *slot)
+/* Runs that share bytes of the file need these in the buffer: then there are no places. */
+static void find_places(const struct hr_load *load, struct slot *slot)
 {
-    uint64_t at = slot->span_begin, runs_end = 0;
-    slot->vector_count = slot->has_places = 0;
-    while (slot->in_place_end && next_run(load, slot)) {
-        struct in_place_range range = in_place(slot);
+    uint64_t runs_end = 0;
+    slot->place_count = 0;
+    while (next_run(load, slot)) {
         if (slot->run.source_offset < runs_end) {
-            slot->in_place_end = 0;
-            slot->vector_count = slot->has_places = 0;
-            at = slot->span_begin;
+            slot->place_count = 0;
             break;
         }
         runs_end = slot->run.source_offset + slot->run.bytes;
-        if (range.begin == range.end)
-            continue;
-        if (slot->vector_count + 3 > HR_IOV_MAX) {
-            slot->in_place_end = slot->run.source_offset;
-            continue;
-        }
-        add_range(slot, at, range.begin, in_buffer(slot, at));
-        add_range(slot, range.begin, range.end, slot->run_data + (range.begin - slot->run.source_offset));
-        at = range.end;
-        slot->has_places = 1;
+        find_place(slot);
+    }
+    rewind_runs(slot);
+}
+
+/* The vectors of all the span, as if nothing of it had arrived. */
+static void add_span(struct slot *slot)
+{
+    uint64_t at = slot->span_begin;
+    slot->vector_first = slot->vector_count = 0;
+    for (int i = 0; i < slot->place_count; i++) {
+        const struct place *place = &slot->places[i];
+        add_range(slot, at, place->begin, in_buffer(slot, at));
+        add_range(slot, place->begin, place->end, place->memory);
+        at = place->end;
     }
     add_range(slot, at, slot->span_end, in_buffer(slot, at));
-    rewind_runs(slot);
+    slot->has_places = slot->place_count > 0;
 }
 
 /* Goes on at what has arrived, with O_DIRECT at the page that it ends in. */
@@ -172,10 +174,11 @@ static int fill_span(const struct hr_load *load, struct slot *slot)
     uint64_t from = slot->mode == HR_READ_DIRECT ? page_of(slot->bytes_done) : slot->bytes_done;
     if (slot->bytes_done >= needed)
         return 0;
-    add_span(load, slot);
+    if (slot->place_count < 0)
+        find_places(load, slot);
+    add_span(slot);
     slot->op.offset = slot->span_begin;
     slot->bytes_expected = needed;
-    slot->vector_first = 0;
     advance_vectors(slot, from);
     return 1;
 }
@@ -221,11 +224,16 @@ static void copy_range(const struct slot *slot, uint64_t begin, uint64_t end)
 uint64_t hr_slot_scatter(const struct hr_load *load, struct slot *slot)
 {
     uint64_t bytes_there = 0;
-    while (next_run(load, slot)) {
-        struct in_place_range range = in_place(slot);
-        copy_range(slot, slot->run.source_offset, range.begin);
-        copy_range(slot, range.end, slot->run.source_offset + slot->run.bytes);
-        bytes_there += range.end - range.begin;
+    for (int i = 0; next_run(load, slot);) {
+        const struct place *place = i < slot->place_count ? &slot->places[i] : NULL;
+        uint64_t begin = slot->run.source_offset, end = begin + slot->run.bytes;
+        if (place && place->begin < end) {
+            copy_range(slot, begin, place->begin);
+            begin = place->end;
+            bytes_there += place->end - place->begin;
+            i++;
+        }
+        copy_range(slot, begin, end);
     }
     slot->has_run = 0;
     return bytes_there;

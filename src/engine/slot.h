@@ -14,6 +14,9 @@
 #include "engine/staging.h"
 #include "io/io.h"
 
+/* Each is a vector, and so is what lies between them. As many as long runs fit into 2 MiB. */
+#define HR_SLOT_PLACES_MAX 32
+
 struct slot {
     struct hr_io_op op;
     const struct hr_plan_chunk *chunk; /* NULL: free */
@@ -23,9 +26,14 @@ struct slot {
     char *buffer;  /* where the chunk's first byte goes, packed or as a span; NULL: in place */
     int is_span;
     uint32_t memory_alignment; /* of places that a span may be read to; 0: all of it goes to the buffer */
-    uint64_t in_place_end;     /* runs from here on in the file go to the buffer */
     int has_places;            /* the operation reads to places beside the buffer */
     uint64_t fork_mark;        /* of base/fork.h, when the operation began */
+    /* what of the runs is read to its place, in the order of the file; settled before the first operation */
+    struct place {
+        uint64_t begin, end; /* of the file */
+        char *memory;
+    } places[HR_SLOT_PLACES_MAX];
+    int place_count; /* -1: not settled */
     /* reading */
     size_t piece_index; /* the next piece to walk */
     struct hr_run_walk walk;

@@ -351,6 +351,13 @@ static int fake_open(const char *path, int flags)
     return fd;
 }
 
+static int64_t fake_large_page_bytes(const void *memory, size_t bytes)
+{
+    if (!options.plays_direct)
+        return below->large_page_bytes(memory, bytes);
+    return options.small_pages ? 0 : (int64_t)bytes;
+}
+
 static int fake_close(int fd)
 {
     if (fd >= 0 && fd < PLAYED_MAX)
@@ -390,6 +397,7 @@ void fake_storage_install(const struct fake_storage *wanted)
     table.fs_type = fake_fs_type;
     table.direct_alignment = fake_direct_alignment;
     table.open = fake_open;
+    table.large_page_bytes = fake_large_page_bytes;
     table.close = fake_close;
     table.descriptor_limits = fake_descriptor_limits;
     hr_sys = &table;

@@ -43,6 +43,7 @@ struct fake_storage {
     int flags_error;                          /* reads with RWF_* */
     struct hr_direct_alignment alignment;     /* what O_DIRECT is said to want; zeros: the truth */
     int plays_direct;                         /* `alignment` is all that O_DIRECT wants, and it is held to */
+    int small_pages;                          /* with plays_direct: memory is in small pages, else all in huge ones */
     uint32_t fs_magic;                        /* the filesystem's number; 0: the real one */
 
     unsigned long event_at; /* before the n-th read (from 1) `event` is called, once; 0: never */

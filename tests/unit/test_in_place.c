@@ -12,9 +12,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/sys.h"
 #include "engine/in_place.h"
 #include "support/fake_storage.h"
 #include "support/faults.h"
@@ -51,6 +53,27 @@ static void test_ranges(void **state)
             for (uint64_t offset = 0; offset < 3 * PAGE; offset += 509)
                 for (uint64_t shift = 0; shift < 2 * PAGE; shift += 4)
                     check_range(offset, sizes[s], 64 * PAGE + offset + shift % (PAGE + 4), alignments[a]);
+}
+
+/* The system tells huge pages from small ones, where it can tell. */
+static void test_large_pages(void **state)
+{
+    enum { BYTES = 8 << 20, HUGE_BYTES = 2 << 20 };
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(memory, MAP_FAILED);
+        char *begin = memory + (HUGE_BYTES - (uintptr_t)memory % HUGE_BYTES) % HUGE_BYTES;
+        madvise(begin, 2 * HUGE_BYTES, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+        begin[100] = begin[HUGE_BYTES] = 1;
+        int64_t found = hr_sys->large_page_bytes(begin, 2 * HUGE_BYTES);
+        int answer = hr_in_large_pages(begin + 8, 2 * HUGE_BYTES - 4096);
+        if (large && found != 2 * HUGE_BYTES)
+            print_message("no huge pages, or nobody tells: %lld\n", (long long)found);
+        assert_true(large || found <= 0);
+        assert_int_equal(answer, found == 2 * HUGE_BYTES);
+        munmap(memory, BYTES);
+    }
 }
 
 /* --------------------------------------------------------------------------------- whole tensors, played */
@@ -156,7 +179,8 @@ static void check_drive(struct scene *scene, struct fake_storage storage, uint64
 static void test_drives(void **state)
 {
     struct fake_storage nvme = {.alignment = {4, 512}}, coarse = {.alignment = {512, 512}},
-                        pages = {.alignment = {4096, 4096}}, shorts = {.alignment = {4, 512}, .short_percent = 40};
+                        pages = {.alignment = {4096, 4096}}, small = {.alignment = {4, 512}, .small_pages = 1},
+                        shorts = {.alignment = {4, 512}, .short_percent = 40};
     (void)state;
     for (size_t padding = 0; padding < 9; padding += 4) {
         struct scene scene;
@@ -164,6 +188,7 @@ static void test_drives(void **state)
         check_drive(&scene, nvme, 0, 60, 100);
         check_drive(&scene, nvme, 4 + 256, 60, 100);
         check_drive(&scene, nvme, 2, 0, 0);
+        check_drive(&scene, small, 0, 0, 0);
         check_drive(&scene, coarse, 1024, 60, 100);
         check_drive(&scene, coarse, 256, 0, 0);
         check_drive(&scene, pages, 0, 60, 100);
@@ -309,8 +334,9 @@ static void test_sweep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranges), cmocka_unit_test(test_drives), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_slices), cmocka_unit_test(test_fork),   cmocka_unit_test(test_sweep),
+        cmocka_unit_test(test_ranges),  cmocka_unit_test(test_large_pages), cmocka_unit_test(test_drives),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_slices),      cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_sweep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
