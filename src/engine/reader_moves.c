@@ -257,64 +257,16 @@ void hr_reader_advance(struct hr_reader *reader, struct slot *slot)
     }
 }
 
-/* The chunk is read anew, all of it into its buffer. */
-static void read_into_buffer(struct hr_reader *reader, struct slot *slot)
-{
-    slot->memory_alignment = 0;
-    hr_slot_restart(slot, slot->mode, slot->fd);
-    hr_reader_advance(reader, slot);
-}
-
-static int is_refusal(int64_t result)
-{
-    return result == -EINVAL || result == -EOPNOTSUPP;
-}
-
-/*
- * The drive wants other addresses than it said, or EFAULT: the destination is memory that only processors reach. 0 when
- * that is not it.
- */
-static int read_without_places(struct hr_reader *reader, struct slot *slot)
-{
-    if (!slot->has_places || (!is_refusal(slot->op.result) && slot->op.result != -EFAULT))
-        return 0;
-    if (is_refusal(slot->op.result))
-        hr_heat_without_places(reader->load, slot->chunk);
-    read_into_buffer(reader, slot);
-    return 1;
-}
-
-/* The file refuses O_DIRECT after all: the chunk is read anew, in the next best mode. 0 when that is not it. */
-static int read_without_direct(struct hr_reader *reader, struct slot *slot)
-{
-    struct hr_load *load = reader->load;
-    struct hr_error error;
-    int fd;
-    if (slot->mode != HR_READ_DIRECT || !is_refusal(slot->op.result))
-        return 0;
-    struct hr_chunk_reading reading = hr_heat_without_direct(load, slot->chunk);
-    hr_files_refuse_direct(load->files, slot->chunk->file_index);
-    int code = hr_files_acquire(load->files, slot->chunk->file_index, &reading.mode, &fd, &error);
-    if (code > 0) /* the process has no descriptor left */
-        return 0;
-    if (code < 0) {
-        fail_chunk(reader, slot, &error);
-        finish_chunk(reader, slot, 0);
-        return 1;
-    }
-    hr_files_unacquire(load->files, slot->chunk->file_index); /* that of the descriptor before */
-    hr_slot_restart(slot, reading.mode, fd);
-    if (!slot->is_span) /* as it began: the buffer is a span's */
-        slot->is_span = slot->buffer && !hr_chunk_device(load, slot->chunk)->lane_count;
-    hr_reader_advance(reader, slot);
-    return 1;
-}
-
 static void read_failed(struct hr_reader *reader, struct slot *slot)
 {
-    if (read_without_places(reader, slot) || read_without_direct(reader, slot))
+    struct hr_error error;
+    int code = hr_reader_read_again(reader, slot, &error);
+    if (code > 0)
         return;
-    fail_read(reader->load, slot);
+    if (code < 0)
+        fail_chunk(reader, slot, &error);
+    else
+        fail_read(reader->load, slot);
     finish_chunk(reader, slot, 0);
 }
 
@@ -322,7 +274,7 @@ static void read_failed(struct hr_reader *reader, struct slot *slot)
 static struct slot *read_arrived(struct hr_reader *reader, struct slot *slot, uint64_t bytes)
 {
     if (slot->has_places && hr_fork_since(slot->fork_mark)) {
-        read_into_buffer(reader, slot);
+        hr_reader_read_into_buffer(reader, slot);
         return NULL;
     }
     if (!hr_slot_advance(slot, bytes)) {

@@ -1,6 +1,6 @@
 /*
- * reader_state.h: a reader, as its two files share it: reader.c begins chunks and decides what to wait for, and
- * reader_moves.c sees them through their reads and copies.
+ * reader_state.h: a reader, as its three files share it: reader.c begins chunks and decides what to wait for, reader_moves.c
+ * sees them through their reads and copies, and reader_again.c begins reads anew.
  */
 #ifndef HR_ENGINE_READER_STATE_H
 #define HR_ENGINE_READER_STATE_H
@@ -50,5 +50,11 @@ int hr_reader_has_read(const struct hr_reader *reader);
 int hr_reader_finish_copy(struct hr_reader *reader, int block);
 /* Adds what the reader has counted to the load's counters. */
 void hr_reader_add_counters(struct hr_reader *reader);
+
+/* reader_again.c */
+/* All of the chunk is read anew, into its buffer. */
+void hr_reader_read_into_buffer(struct hr_reader *reader, struct slot *slot);
+/* The operation has failed: 1 when the chunk is read again in another way, 0 when there is none, or a negative code. */
+int hr_reader_read_again(struct hr_reader *reader, struct slot *slot, struct hr_error *err);
 
 #endif

@@ -261,6 +261,48 @@ static void test_edges(void **state)
     model_close(&model);
 }
 
+/* A reader's reads that began though a chunk that it had read before was not on its way to the GPU. */
+struct pipeline {
+    uint64_t read_begin[256], copy_begin[256];
+    size_t read_count, copy_count;
+};
+
+static void note_begin(void *context, const struct hr_trace_event *event)
+{
+    struct pipeline *pipeline = context;
+    if (event->kind == HR_TRACE_READ && pipeline->read_count < 256)
+        pipeline->read_begin[pipeline->read_count++] = event->begin_ns;
+    if (event->kind == HR_TRACE_COPY && pipeline->copy_count < 256)
+        pipeline->copy_begin[pipeline->copy_count++] = event->begin_ns;
+}
+
+/* With io_uring what the page cache holds is read while it is asked for: it goes on before the next is asked for. */
+static void test_hot_by_uring(void **state)
+{
+    struct test_model model;
+    struct hr_error err = {0};
+    struct pipeline pipeline = {.read_count = 0};
+    struct hr_load_options options = {.size = sizeof options, .trace = note_begin, .trace_context = &pipeline};
+    size_t late_count = 0;
+    (void)state;
+    if (!gpu_name() || !uring_usable())
+        skip();
+    model_equal(&model, "by-uring", 32, 1024 * KIB, 8);
+    make_hot(&model);
+    struct hr_loader *loader =
+        any_loader((struct hr_loader_options){.thread_count = 1, .chunk_bytes = 512 * KIB, .route = HR_ROUTE_URING}, 1);
+    struct hr_load *load = load_model(loader, &model, &options);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    check_all_items(load, &model);
+    hr_load_free(load);
+    hr_loader_free(loader);
+    assert_true(pipeline.read_count >= 32 && pipeline.read_count == pipeline.copy_count);
+    for (size_t i = 1; i < pipeline.read_count; i++)
+        late_count += pipeline.read_begin[i] < pipeline.copy_begin[i - 1];
+    assert_true(late_count < pipeline.read_count / 4);
+    model_close(&model);
+}
+
 /*
  * The file opens with O_DIRECT and refuses the reads: what was begun is read anew in the next best mode, also where no
  * descriptor is to spare.
@@ -458,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_keep_cache),
         cmocka_unit_test(test_played),
         cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_hot_by_uring),
         cmocka_unit_test(test_direct_refused_late),
         cmocka_unit_test(test_gone_when_refused),
         cmocka_unit_test(test_slices),
