@@ -38,6 +38,13 @@
  */
 #define HR_CHUNK_BYTES_REMOTE (4u << 20)
 #define HR_CHUNK_BYTES_REMOTE_MAX (64u << 20)
+/*
+ * A short load, of fewer chunks for each reader than this, has smaller ones: nothing is copied on before the first have
+ * been read, and readers end up to a chunk apart, which is 1.5 ms of 16 readers' 12 (0.5 GB, 4 MiB). No smaller than huge
+ * pages, in which two readers should not meet.
+ */
+#define HR_CHUNK_SHORT_COUNT 12u
+#define HR_CHUNK_BYTES_SHORT (2u << 20)
 /* Slots of the ring by default, and the most pinned memory unless the caller asks for more. */
 #define HR_STAGING_SLOTS_DEFAULT 32
 #define HR_STAGING_BYTES_MAX (256u << 20)
@@ -45,6 +52,11 @@
 #define HR_STAGING_DEPTH 2
 /* Buffers of host memory through which a loader's loads go where they cannot read into place; made as needed. */
 #define HR_BOUNCE_RING_BYTES (256u << 20)
+/*
+ * Runs of this many bytes are read with O_DIRECT straight to their places, where those agree with the drive; shorter ones
+ * would cost the drive up to three operations more, and go through a bounce buffer. At least two pages, so that one is whole.
+ */
+#define HR_IN_PLACE_BYTES_MIN (64u << 10)
 /* Operations in a row that bring nothing new before the file is taken to end there. */
 #define HR_SLOT_STALLS_MAX 64u
 /* Places of a file that are asked for what the page cache holds of it, and how much of each; smaller files wholly. */
@@ -52,6 +64,16 @@
 #define HR_HEAT_PLACE_BYTES (256u << 10)
 /* Memory of a reader that converts for a GPU that cannot: a part that stays in the processor's cache. */
 #define HR_CAST_SCRATCH_BYTES (256u << 10)
+/* In files that are cached in part, each chunk is asked about at its end and so far apart, so much at a time. */
+#define HR_HEAT_STEP_BYTES (1u << 20)
+#define HR_HEAT_STEP_PLACE_BYTES (64u << 10)
+/*
+ * What the page cache holds this close before what it does not hold makes Linux read ahead when it is read, whatever is
+ * advised: as much as read_ahead_kb says, which is 128 KiB on most machines and this on ours. Such chunks wait until the
+ * drive has nothing else to do, unless they are more than one part of so many that are cached.
+ */
+#define HR_HEAT_EDGE_BYTES (8u << 20)
+#define HR_HEAT_EDGE_PART 6u
 /* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
 #define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
 /* Streams of a device at most, unless told otherwise: with 1, 2, 4 and 12 of them a load took the same time (H200). */

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statfs.h>
@@ -191,6 +192,49 @@ static int real_mincore(void *memory, size_t bytes, unsigned char *ret_pages)
     return mincore(memory, bytes, ret_pages) ? -errno : 0;
 }
 
+/* PAGEMAP_SCAN of /proc/self/pagemap, as its documentation gives it: the headers that we build with may be older. */
+#define PAGE_IS_PRESENT (1u << 3)
+#define PAGE_IS_HUGE (1u << 6)
+#define SCAN_REGIONS 32
+
+struct scan_region {
+    uint64_t begin, end, categories;
+};
+
+struct scan_argument {
+    uint64_t size, flags, begin, end, walk_end, regions, region_count, pages_max;
+    uint64_t category_inverted, category_mask, category_any_mask, return_mask;
+};
+
+#define SCAN_PAGES _IOWR('f', 16, struct scan_argument)
+
+static int64_t real_large_page_bytes(const void *memory, size_t bytes)
+{
+    struct scan_region regions[SCAN_REGIONS];
+    struct scan_argument scan = {.size = sizeof scan, .begin = (uintptr_t)memory, .end = (uintptr_t)memory + bytes};
+    int64_t found = 0;
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    scan.regions = (uintptr_t)regions;
+    scan.region_count = SCAN_REGIONS;
+    scan.category_mask = scan.return_mask = PAGE_IS_PRESENT | PAGE_IS_HUGE;
+    while (scan.begin < scan.end) {
+        int count = ioctl(fd, SCAN_PAGES, &scan);
+        if (count < 0) {
+            found = -errno;
+            break;
+        }
+        for (int i = 0; i < count; i++)
+            found += (int64_t)(regions[i].end - regions[i].begin);
+        if (scan.walk_end <= scan.begin)
+            break;
+        scan.begin = scan.walk_end;
+    }
+    close(fd);
+    return found;
+}
+
 /*
  * cachestat(2), Linux 6.5, has no wrapper in the C libraries that we build with. The number is the same on all
  * architectures but alpha.
@@ -364,6 +408,7 @@ const struct hr_sys hr_sys_real = {
     .direct_alignment = real_direct_alignment,
     .may_write = real_may_write,
     .mincore = real_mincore,
+    .large_page_bytes = real_large_page_bytes,
     .cachestat = real_cachestat,
     .dir_open = real_dir_open,
     .dir_next = real_dir_next,

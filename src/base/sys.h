@@ -60,6 +60,8 @@ struct hr_sys {
     int (*may_write)(int fd); /* 0 when this user owns the file or may write it, else -errno */
     /* one byte a page, its lowest bit set for those in memory; for files of others it says that all are */
     int (*mincore)(void *memory, size_t bytes, unsigned char *ret_pages);
+    /* of whole pages of memory: bytes in huge pages, of those that are there; -ENOTTY before Linux 6.7 */
+    int64_t (*large_page_bytes)(const void *memory, size_t bytes);
     /* pages of [offset, offset + size) that the page cache holds; size > 0 */
     int (*cachestat)(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count);
     /* folders: names one by one, NULL at the end (*ret_error 0) or on failure (-errno) */

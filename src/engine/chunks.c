@@ -8,6 +8,20 @@
 #include "engine/heat.h"
 #include "engine/trace.h"
 
+static int is_kind(const struct hr_load *load, size_t chunk_index, uint8_t kind)
+{
+    return load->heat && load->heat->kinds[chunk_index] == kind;
+}
+
+/* Puts off a chunk whose reading would give the drive more to do, while it is busy. The lock is held. */
+static int put_off(struct hr_load *load, size_t chunk_index)
+{
+    if (!is_kind(load, chunk_index, CHUNK_EDGE) || !load->heat->cold_busy)
+        return 0;
+    hr_queue_push(&load->heat->edges, chunk_index);
+    return 1;
+}
+
 /* The next chunk that nobody took, of the first entry of a queue of items or groups, or SIZE_MAX. The lock is held. */
 static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_t *chunk_next)
 {
@@ -18,9 +32,9 @@ static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_
         size_t count = items ? load->plan.items[index].chunk_count : load->plan.groups[index].chunk_count;
         while (*chunk_next < count) {
             size_t chunk_index = first + (*chunk_next)++;
-            if (load->chunk_taken[chunk_index])
+            if (load->chunk_taken[chunk_index] || (!items && put_off(load, chunk_index)))
                 continue;
-            load->chunk_taken[chunk_index] = 1;
+            load->chunk_taken[chunk_index] = CHUNK_TAKEN;
             return chunk_index;
         }
     }
@@ -40,6 +54,19 @@ static size_t turn_chunk(struct hr_load *load)
     return chunk_index;
 }
 
+/* One that was put off, once the drive is idle and if nobody took it as urgent; or SIZE_MAX. The lock is held. */
+static size_t edge_chunk(struct hr_load *load)
+{
+    while (load->heat && load->heat->edges.count && !load->heat->cold_busy) {
+        size_t chunk_index = hr_queue_pop(&load->heat->edges);
+        if (load->chunk_taken[chunk_index])
+            continue;
+        load->chunk_taken[chunk_index] = CHUNK_TAKEN;
+        return chunk_index;
+    }
+    return SIZE_MAX;
+}
+
 /* The next chunk of one kind in the order of the plan, or SIZE_MAX. The lock is held. */
 static size_t kind_chunk(struct hr_load *load, uint8_t kind)
 {
@@ -49,7 +76,7 @@ static size_t kind_chunk(struct hr_load *load, uint8_t kind)
             continue;
         if (load->groups[load->plan.chunks[*next].group_index].status != GROUP_ADMITTED)
             return SIZE_MAX;
-        load->chunk_taken[*next] = 1;
+        load->chunk_taken[*next] = CHUNK_TAKEN;
         return (*next)++;
     }
     return SIZE_MAX;
@@ -89,12 +116,28 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
             chunk_index = mixed_chunk(load, reader_index);
         if (!load->held && chunk_index == SIZE_MAX)
             chunk_index = turn_chunk(load);
+        if (!load->held && chunk_index == SIZE_MAX)
+            chunk_index = edge_chunk(load);
         if (chunk_index != SIZE_MAX || !block)
             break;
         sleep_idle(load, reader_index);
     }
+    if (chunk_index != SIZE_MAX && is_kind(load, chunk_index, CHUNK_COLD)) {
+        load->chunk_taken[chunk_index] = CHUNK_TAKEN_COLD;
+        load->heat->cold_busy++;
+    }
     pthread_mutex_unlock(&load->lock);
     return chunk_index == SIZE_MAX ? NULL : &load->plan.chunks[chunk_index];
+}
+
+void hr_chunk_end(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    if (load->chunk_taken[chunk - load->plan.chunks] != CHUNK_TAKEN_COLD) /* ours since it was taken */
+        return;
+    pthread_mutex_lock(&load->lock);
+    if (--load->heat->cold_busy == 0)
+        pthread_cond_broadcast(&load->work);
+    pthread_mutex_unlock(&load->lock);
 }
 
 struct loader_device *hr_chunk_device(const struct hr_load *load, const struct hr_plan_chunk *chunk)

@@ -13,6 +13,9 @@
  */
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block);
 
+/* What was taken is done, or will never be. */
+void hr_chunk_end(struct hr_load *load, const struct hr_plan_chunk *chunk);
+
 /* The device that a chunk's items are for. */
 struct loader_device *hr_chunk_device(const struct hr_load *load, const struct hr_plan_chunk *chunk);
 

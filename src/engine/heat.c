@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/sys.h"
 #include "io/residency.h"
 
@@ -18,9 +19,11 @@ int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat
     if (!heat)
         return hr_fail_memory(err, bytes, "what is known of the files");
     heat->kinds = hr_alloc_array(chunk_count, sizeof heat->kinds[0]);
-    if (!heat->kinds) {
-        hr_free(heat);
-        return hr_fail_memory(err, chunk_count, "what is known of the chunks");
+    heat->edges.indices = hr_alloc_array(chunk_count, sizeof heat->edges.indices[0]);
+    heat->edges.capacity = chunk_count;
+    if (!heat->kinds || !heat->edges.indices) {
+        hr_heat_free(heat);
+        return hr_fail_memory(err, chunk_count * sizeof heat->edges.indices[0], "what is known of the chunks");
     }
     pthread_mutex_init(&heat->lock, NULL);
     *ret_heat = heat;
@@ -29,8 +32,10 @@ int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat
 
 void hr_heat_free(struct hr_heat *heat)
 {
-    if (heat)
+    if (heat) {
         hr_free(heat->kinds);
+        hr_free(heat->edges.indices);
+    }
     hr_free(heat);
 }
 
@@ -90,19 +95,51 @@ static size_t first_chunk(const struct hr_plan *plan, size_t file_index)
     return low;
 }
 
+/* As far as its places tell: what is wrong about it costs time, as above. */
+static int is_all_cached(int fd, uint64_t begin, uint64_t end)
+{
+    uint64_t bytes = end - begin < HR_HEAT_STEP_PLACE_BYTES ? end - begin : HR_HEAT_STEP_PLACE_BYTES;
+    for (uint64_t at = begin; at + bytes <= end; at += HR_HEAT_STEP_BYTES)
+        if (hr_residency(fd, at, bytes, NULL) < (int64_t)bytes)
+            return 0;
+    return hr_residency(fd, end - bytes, bytes, NULL) == (int64_t)bytes;
+}
+
+/* Of the file's chunks [first, end): those at edges, if they are few; else all cached ones are alike. */
+static void mark_edges(struct hr_load *load, size_t first, size_t end)
+{
+    const struct hr_plan_chunk *chunks = load->plan.chunks;
+    _Atomic uint8_t *kinds = load->heat->kinds;
+    uint64_t next_cold = UINT64_MAX; /* where the cold chunk behind the one at hand begins */
+    size_t hot_count = 0, edge_count = 0;
+    for (size_t i = end; i-- > first;) {
+        hot_count += kinds[i] == CHUNK_HOT;
+        if (kinds[i] == CHUNK_COLD) {
+            next_cold = chunks[i].file_begin;
+        } else if (next_cold != UINT64_MAX && chunks[i].file_end + HR_HEAT_EDGE_BYTES > next_cold) {
+            kinds[i] = CHUNK_EDGE;
+            edge_count++;
+        }
+    }
+    for (size_t i = first; i < end && edge_count * HR_HEAT_EDGE_PART > hot_count; i++)
+        if (kinds[i] == CHUNK_EDGE)
+            kinds[i] = CHUNK_HOT;
+}
+
 /*
- * All chunks of a file that is held in part. Where the kernel does not count (files of others), a byte of each MiB is
- * tried. What cannot be told is read past the page cache.
+ * All chunks of a file that is held in part, by places of each: nothing is read before that is known, and counting all
+ * pages would take 5 ms a GB. Where the kernel does not count (files of others), a byte of each place is tried. What cannot
+ * be told is read past the page cache.
  */
 static void look_at_chunks(struct hr_load *load, size_t file_index, int fd)
 {
     const struct hr_plan *plan = &load->plan;
-    for (size_t i = first_chunk(plan, file_index); i < plan->chunk_count && plan->chunks[i].file_index == file_index;
-         i++) {
-        uint64_t span = plan->chunks[i].file_end - plan->chunks[i].file_begin;
-        int64_t resident = hr_residency(fd, plan->chunks[i].file_begin, span, NULL);
-        load->heat->kinds[i] = resident >= (int64_t)span ? CHUNK_HOT : CHUNK_COLD;
+    size_t first = first_chunk(plan, file_index), i = first;
+    for (; i < plan->chunk_count && plan->chunks[i].file_index == file_index; i++) {
+        int is_hot = is_all_cached(fd, plan->chunks[i].file_begin, plan->chunks[i].file_end);
+        load->heat->kinds[i] = is_hot ? CHUNK_HOT : CHUNK_COLD;
     }
+    mark_edges(load, first, i);
     load->heat->is_mixed = 1;
 }
 
@@ -150,7 +187,7 @@ static uint32_t cold_mode(const struct hr_load *load, const struct hr_storage *s
     return hr_storage_wants_more_than_pages(storage) ? storage->fallback_mode : storage->mode;
 }
 
-static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0};
+static const struct hr_chunk_reading hot = {HR_READ_BUFFERED, 0, 0};
 
 static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_plan_chunk *chunk,
                                     const struct heat_of_file *found)
@@ -158,7 +195,7 @@ static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_
     uint32_t mode = cold_mode(load, &found->storage);
     if (mode == HR_READ_DIRECT && !is_compact(load, chunk))
         mode = found->storage.fallback_mode;
-    return (struct hr_chunk_reading){mode, 1};
+    return (struct hr_chunk_reading){mode, 1, mode == HR_READ_DIRECT ? found->storage.memory_alignment : 0};
 }
 
 /* The lock is held; the file was looked at. */
@@ -166,7 +203,7 @@ static struct hr_chunk_reading reading_of(struct hr_load *load, const struct hr_
 {
     struct heat_of_file *found = &load->heat->files[chunk->file_index];
     if (found->heat == HEAT_HOT ||
-        (found->heat == HEAT_MIXED && load->heat->kinds[chunk - load->plan.chunks] == CHUNK_HOT))
+        (found->heat == HEAT_MIXED && load->heat->kinds[chunk - load->plan.chunks] != CHUNK_COLD))
         return hot;
     found->has_cold = 1;
     return cold(load, chunk, found);
@@ -203,9 +240,22 @@ struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struc
         snprintf(storage->detail + used, sizeof storage->detail - used, "; no O_DIRECT: a file refused a read");
     }
     storage->mode = storage->fallback_mode;
-    struct hr_chunk_reading reading = {storage->fallback_mode, 1};
+    struct hr_chunk_reading reading = {storage->fallback_mode, 1, 0};
     pthread_mutex_unlock(&load->heat->lock);
     return reading;
+}
+
+void hr_heat_without_places(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    pthread_mutex_lock(&load->heat->lock);
+    struct hr_storage *storage = &load->heat->files[chunk->file_index].storage;
+    if (storage->memory_alignment) {
+        size_t used = strlen(storage->detail);
+        snprintf(storage->detail + used, sizeof storage->detail - used,
+                 "; through buffers: a read to its place failed");
+    }
+    storage->memory_alignment = 0;
+    pthread_mutex_unlock(&load->heat->lock);
 }
 
 static const struct hr_storage *first_cold(const struct hr_load *load)
@@ -223,14 +273,25 @@ static const char *why_not_direct(const struct hr_load *load, const struct hr_st
     return hr_storage_wants_more_than_pages(storage) ? ", since O_DIRECT wants an alignment to more than pages" : "";
 }
 
+/* How much of what came past the page cache needed no copying. */
+static void describe_places(const struct hr_load *load, char *text, size_t capacity)
+{
+    uint64_t bytes = load->bytes_in_place, of = load->bytes_direct;
+    *text = '\0';
+    if (bytes && of)
+        snprintf(text, capacity, ", %.0f %% of it straight to its place", 100.0 * (double)bytes / (double)of);
+}
+
 void hr_heat_describe(struct hr_load *load, char *text, size_t capacity)
 {
+    char places[48];
+    describe_places(load, places, sizeof places);
     *text = '\0';
     if (!load->heat || pthread_mutex_trylock(&load->heat->lock))
         return;
     const struct hr_storage *storage = first_cold(load);
     if (storage)
-        snprintf(text, capacity, "%s by %s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
-                 load->cold_backend->name, why_not_direct(load, storage), storage->detail);
+        snprintf(text, capacity, "%s by %s%s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
+                 load->cold_backend->name, places, why_not_direct(load, storage), storage->detail);
     pthread_mutex_unlock(&load->heat->lock);
 }

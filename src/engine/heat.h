@@ -16,13 +16,16 @@
 /* What the page cache held of a file when it was looked at. */
 enum file_heat { HEAT_UNKNOWN, HEAT_HOT, HEAT_COLD, HEAT_MIXED };
 
-enum chunk_kind { CHUNK_UNKNOWN, CHUNK_HOT, CHUNK_COLD, CHUNK_KIND_COUNT };
+/* CHUNK_EDGE: cached, and so close before what is not that reading it makes the kernel read ahead. */
+enum chunk_kind { CHUNK_UNKNOWN, CHUNK_HOT, CHUNK_COLD, CHUNK_EDGE, CHUNK_KIND_COUNT };
 
 struct hr_heat {
     pthread_mutex_t lock;          /* held while a file is looked at: others that want to know wait for the answer */
     atomic_int is_mixed;           /* some file is: hot chunks and cold ones are taken side by side */
     _Atomic uint8_t *kinds;        /* by chunk, enum chunk_kind; known for files that are held in part */
     size_t next[CHUNK_KIND_COUNT]; /* by kind: no chunk of it before this one is left to take; under the load's lock */
+    size_t cold_busy;              /* cold chunks that are taken and not done; under the load's lock, as is `edges`: */
+    struct index_queue edges;      /*   chunks at edges that came in their turn meanwhile */
     struct heat_of_file {
         uint8_t heat;              /* enum file_heat */
         uint8_t has_cold;          /* a chunk of it was not cached */
@@ -40,8 +43,9 @@ struct heat_of_file hr_heat_of_file(struct hr_load *load, size_t file_index, int
 
 /* How a chunk is read. */
 struct hr_chunk_reading {
-    uint32_t mode; /* enum hr_read_mode */
-    int is_cold;   /* storage has to deliver it: many at once, within the budget of bytes in flight */
+    uint32_t mode;             /* enum hr_read_mode */
+    int is_cold;               /* storage has to deliver it: many at once, within the budget of bytes in flight */
+    uint32_t memory_alignment; /* with O_DIRECT: of host memory that may be read to; 0: of none */
 };
 
 /* 1 with *ret_reading when that is known without looking at the file. */
@@ -51,6 +55,8 @@ struct hr_chunk_reading hr_heat_of_chunk(struct hr_load *load, const struct hr_p
 
 /* What an O_DIRECT read of the chunk's file that was refused leaves. */
 struct hr_chunk_reading hr_heat_without_direct(struct hr_load *load, const struct hr_plan_chunk *chunk);
+/* What was refused was to be read straight to its places: chunks of the file that begin later go through buffers. */
+void hr_heat_without_places(struct hr_load *load, const struct hr_plan_chunk *chunk);
 
 /*
  * For the statistics: how what was not cached is read, and why not better; of the first such file. "" while there is

@@ -48,6 +48,9 @@ struct load_group {
     size_t items_left; /* not handed out */
 };
 
+/* COLD: it was known then that storage has to deliver it, and hr_heat.cold_busy counts it. */
+enum chunk_taken { CHUNK_FREE, CHUNK_TAKEN, CHUNK_TAKEN_COLD };
+
 /* A queue of indices that never holds more than it was made for. */
 struct index_queue {
     size_t *indices;
@@ -110,7 +113,7 @@ struct hr_load {
     pthread_cond_t work, done;
     struct load_item *items;
     struct load_group *groups;
-    uint8_t *chunk_taken;
+    uint8_t *chunk_taken;        /* enum chunk_taken */
     struct hr_block **file_maps; /* by file, HR_ROUTE_MMAP */
     struct index_queue urgent;   /* items that somebody waits for; their chunks come first */
     size_t urgent_chunk;         /* how far the first of them was given out */
@@ -134,7 +137,7 @@ struct hr_load {
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;
-    _Atomic uint64_t bytes_direct, bytes_sent, copy_count, kernel_count;
+    _Atomic uint64_t bytes_direct, bytes_in_place, bytes_sent, copy_count, kernel_count;
     _Atomic uint64_t bytes_received, bytes_spread, collective_count, group_wait_ns;
     _Atomic uint64_t plan_ns, allocate_ns, wait_ns, read_ns, place_ns, idle_ns, copy_wait_ns, cpu_ns;
 };

@@ -189,6 +189,7 @@ static int settle_devices(struct hr_loader *loader, const struct hr_loader_optio
 {
     int is_remote = loader->remote_devices != 0;
     loader->chunk_bytes = options->chunk_bytes;
+    loader->chunk_is_asked = options->chunk_bytes != 0;
     if (loader->chunk_bytes == 0)
         loader->chunk_bytes = is_remote ? HR_CHUNK_BYTES_REMOTE : HR_CHUNK_BYTES_DEFAULT;
     int code = make_bounces(loader, err);

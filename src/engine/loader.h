@@ -26,6 +26,7 @@ struct hr_loader {
     uint32_t thread_count;         /* most reader threads of a load */
     struct hr_placement placement; /* of its readers and staging */
     uint64_t chunk_bytes, arena_bytes;
+    int chunk_is_asked; /* chunk_bytes was; else short loads may have smaller chunks */
     uint32_t queue_depth;
     struct loader_device *devices;
     uint32_t device_count;

@@ -35,6 +35,7 @@ static struct hr_plan_options plan_options(const struct hr_load *load, const str
     const struct hr_load_options *options = &load->options;
     return (struct hr_plan_options){
         .chunk_bytes = feed ? feed->chunk_bytes : loader->chunk_bytes,
+        .reader_count = feed || loader->chunk_is_asked ? 0 : loader->thread_count,
         .arena_bytes = loader->arena_bytes,
         .window_bytes = options->window_bytes,
         .ownership = options->ownership,

@@ -9,8 +9,8 @@
  * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
  * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for.
  *
- * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, its ring for cold
- * reads, when the first one comes, and memory to convert in for a GPU that cannot.
+ * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, its
+ * ring for cold reads, when the first one comes, and memory to convert in for a GPU that cannot.
  */
 #include "engine/reader.h"
 
@@ -26,6 +26,10 @@
 
 /* ------------------------------------------------------------------------------------ making, freeing */
 
+/*
+ * Room for a fence of each slot and device. The fences are made as slots are used, by their reader: most of the slots are
+ * for cold reads, and the caller would make all of them before the first byte moves.
+ */
 static int make_fences(struct hr_reader *reader, struct hr_error *err)
 {
     const struct hr_loader *loader = reader->load->loader;
@@ -35,13 +39,8 @@ static int make_fences(struct hr_reader *reader, struct hr_error *err)
     reader->fences = hr_alloc_array(count, sizeof *reader->fences);
     if (!reader->fences)
         return hr_fail_memory(err, count * sizeof *reader->fences, "the fences of a reader");
-    for (size_t i = 0; i < count; i++) {
-        reader->slots[i / loader->device_count].fences = &reader->fences[i - i % loader->device_count];
-        struct hr_device *device = loader->devices[i % loader->device_count].device;
-        int code = hr_device_is_host(device) ? 0 : hr_fence_new(device, &reader->fences[i], err);
-        if (code < 0)
-            return code;
-    }
+    for (uint32_t i = 0; i < reader->slot_count; i++)
+        reader->slots[i].fences = &reader->fences[(size_t)i * loader->device_count];
     return 0;
 }
 
@@ -170,6 +169,7 @@ static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *ch
         return code;
     }
     slot->is_cold = reading.is_cold && has_cold_io(reader);
+    slot->memory_alignment = hr_chunk_device(load, chunk)->lane_count ? 0 : reading.memory_alignment;
     hr_slot_begin(slot, chunk, reading.mode, fd, slot->staging ? slot->staging->memory : NULL);
     reader->free_count--;
     return 0;
@@ -227,7 +227,17 @@ static int may_begin(const struct hr_reader *reader)
            (reader->cold_depth == 0 || reader->cold_reading < reader->cold_depth);
 }
 
-/* Takes and begins chunks until all slots are busy or there is nothing to do now. */
+/* Nothing of this reader's is under way: it may sleep until there is a chunk. */
+static int is_idle(const struct hr_reader *reader)
+{
+    return !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->read_last &&
+           !reader->load->options.sequential;
+}
+
+/*
+ * Takes and begins chunks until all slots are busy, there is nothing to do now, or one has been read: that is to go on to
+ * its places while others are read.
+ */
 static int begin_chunks(struct hr_reader *reader)
 {
     int begun = 0;
@@ -235,10 +245,8 @@ static int begin_chunks(struct hr_reader *reader)
         unblock(reader, 0);
     while (may_begin(reader)) {
         const struct hr_plan_chunk *chunk = reader->waiting;
-        int block =
-            !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->load->options.sequential;
         if (!chunk)
-            chunk = hr_chunk_take(reader->load, reader->index, block);
+            chunk = hr_chunk_take(reader->load, reader->index, is_idle(reader));
         if (!chunk)
             break;
         reader->waiting = NULL;
@@ -247,6 +255,8 @@ static int begin_chunks(struct hr_reader *reader)
             break;
         }
         begun++;
+        if (hr_reader_has_read(reader))
+            break;
     }
     return begun;
 }
@@ -263,11 +273,24 @@ static void wait_for_others(struct hr_reader *reader)
     reader->counters.copy_wait_ns += hr_trace_span(reader->load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, 0);
 }
 
+/* Sees one read end. Storage gets the next ones to do before this one's bytes are copied. */
+static void complete_read(struct hr_reader *reader)
+{
+    struct slot *slot = hr_reader_complete_read(reader);
+    if (!slot)
+        return;
+    reader->read_last = slot;
+    if (slot->is_cold)
+        begin_chunks(reader);
+    reader->read_last = NULL;
+    hr_reader_place(reader, slot);
+}
+
 /* Goes on with what is under way: 0 when that is nothing. */
 static int move_on(struct hr_reader *reader)
 {
     if (reader->reading || reader->cold_reading)
-        hr_reader_complete_read(reader);
+        complete_read(reader);
     else if (reader->copy_first)
         hr_reader_finish_copy(reader, 1);
     else if (reader->blocked)

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/flow.h"
@@ -47,6 +48,7 @@ void hr_reader_add_counters(struct hr_reader *reader)
     struct hr_load *load = reader->load;
     load->bytes_read += reader->counters.bytes_read;
     load->bytes_direct += reader->counters.bytes_direct;
+    load->bytes_in_place += reader->counters.bytes_in_place;
     load->read_count += reader->counters.read_count;
     load->read_ns += reader->counters.read_ns;
     load->place_ns += reader->counters.place_ns;
@@ -83,6 +85,7 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
     hr_files_release(load->files, chunk->file_index);
     slot->chunk = NULL;
     reader->free_count++;
+    hr_chunk_end(load, chunk);
     if (code < 0) {
         hr_chunk_locate(load, chunk, chunk->file_begin, &error);
         hr_load_fail(load, &error);
@@ -110,17 +113,30 @@ static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t fro
     reader->copy_last = slot;
 }
 
+/* What the slot's copies are waited for with, made when they are its first to that device. */
+static int slot_fence(struct hr_reader *reader, const struct slot *slot, struct hr_fence **ret_fence,
+                      struct hr_error *err)
+{
+    struct hr_load *load = reader->load;
+    struct hr_fence **fence = &slot->fences[load->plan.groups[slot->chunk->group_index].device_index];
+    int code = *fence ? 0 : hr_fence_new(hr_chunk_device(load, slot->chunk)->device, fence, err);
+    *ret_fence = *fence;
+    return code;
+}
+
 /* By GPUDirect Storage: read into the slot's device memory, and on to its places. */
 static void read_on_device(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
     struct loader_device *target = hr_chunk_device(load, slot->chunk);
     struct gds_counts counts = {0};
+    struct hr_fence *fence;
     struct hr_error error;
-    int code =
-        hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging, target->lanes[reader->index % target->lane_count],
-                          slot->fences[load->plan.groups[slot->chunk->group_index].device_index], reader->index,
-                          &counts, &reader->counters.placed, &error);
+    int code = slot_fence(reader, slot, &fence, &error);
+    if (code == 0)
+        code = hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging,
+                                 target->lanes[reader->index % target->lane_count], fence, reader->index, &counts,
+                                 &reader->counters.placed, &error);
     reader->counters.bytes_read += counts.bytes_read;
     reader->counters.read_count += counts.read_count;
     reader->counters.read_ns += counts.read_ns;
@@ -128,27 +144,27 @@ static void read_on_device(struct hr_reader *reader, struct slot *slot)
     chunk_sent(reader, slot, hr_sys->clock_ns(), code, &error);
 }
 
-/* The chunk has been read: on to its places. */
-static void place_chunk(struct hr_reader *reader, struct slot *slot)
+void hr_reader_place(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
     const struct hr_plan_chunk *chunk = slot->chunk;
     struct hr_error error;
     uint64_t from = hr_sys->clock_ns();
-    release_budget(reader, slot, 1);
     if (slot->mode == HR_READ_DROP)
         hr_drop_behind(slot->fd, chunk->file_begin, chunk->file_end - chunk->file_begin);
     if (!hr_chunk_device(load, chunk)->lane_count) {
         if (slot->buffer)
-            hr_slot_scatter(load, slot);
+            reader->counters.bytes_in_place += hr_slot_scatter(load, slot);
         reader->counters.place_ns += hr_sys->clock_ns() - from;
         finish_chunk(reader, slot, 1);
         return;
     }
     struct loader_device *target = hr_chunk_device(load, chunk);
-    int code = hr_chunk_send(load, chunk, slot->staging, slot->buffer, slot->is_span,
-                             target->lanes[reader->index % target->lane_count],
-                             slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->scratch,
+    struct hr_fence *fence;
+    int code = slot_fence(reader, slot, &fence, &error);
+    if (code == 0)
+        code = hr_chunk_send(load, chunk, slot->staging, slot->buffer, slot->is_span,
+                             target->lanes[reader->index % target->lane_count], fence, &reader->scratch,
                              &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
     chunk_sent(reader, slot, from, code, &error);
@@ -204,6 +220,7 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     slot->op.vectors = slot->vectors + slot->vector_first;
     slot->op.vector_count = slot->vector_count - slot->vector_first;
     slot->begin_ns = hr_sys->clock_ns();
+    slot->fork_mark = hr_fork_mark();
     note_begin(reader, slot);
     int code = slot->is_cold ? reader->load->cold_backend->submit(reader->cold_io, &slot->op)
                              : reader->load->backend->submit(reader->io, &slot->op);
@@ -220,55 +237,61 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     return 0;
 }
 
+/* Else the vectors of its next operation are set. */
+static int is_read(struct hr_reader *reader, struct slot *slot)
+{
+    return !slot->bytes_expected && !hr_slot_fill(reader->load, slot);
+}
+
 void hr_reader_advance(struct hr_reader *reader, struct slot *slot)
 {
     if (reader->load->stopping) {
         finish_chunk(reader, slot, 0);
     } else if (slot->staging && slot->staging->gds) {
         read_on_device(reader, slot);
-    } else if (!slot->bytes_expected && !hr_slot_fill(reader->load, slot)) {
-        place_chunk(reader, slot);
+    } else if (is_read(reader, slot)) {
+        release_budget(reader, slot, 1);
+        hr_reader_place(reader, slot);
     } else if (submit(reader, slot) < 0) {
         finish_chunk(reader, slot, 0);
     }
 }
 
-/* The file refuses O_DIRECT after all: the chunk is read anew, in the next best mode. 0 when that is not it. */
-static int read_without_direct(struct hr_reader *reader, struct slot *slot)
-{
-    struct hr_load *load = reader->load;
-    struct hr_error error;
-    int fd;
-    if (slot->mode != HR_READ_DIRECT || (slot->op.result != -EINVAL && slot->op.result != -EOPNOTSUPP))
-        return 0;
-    struct hr_chunk_reading reading = hr_heat_without_direct(load, slot->chunk);
-    hr_files_refuse_direct(load->files, slot->chunk->file_index);
-    int code = hr_files_acquire(load->files, slot->chunk->file_index, &reading.mode, &fd, &error);
-    if (code > 0) /* the process has no descriptor left */
-        return 0;
-    if (code < 0) {
-        fail_chunk(reader, slot, &error);
-        finish_chunk(reader, slot, 0);
-        return 1;
-    }
-    hr_files_unacquire(load->files, slot->chunk->file_index); /* that of the descriptor before */
-    hr_slot_restart(slot, reading.mode, fd);
-    if (!slot->is_span) /* as it began: the buffer is a span's */
-        slot->is_span = slot->buffer && !hr_chunk_device(load, slot->chunk)->lane_count;
-    hr_reader_advance(reader, slot);
-    return 1;
-}
-
 static void read_failed(struct hr_reader *reader, struct slot *slot)
 {
-    if (read_without_direct(reader, slot))
+    struct hr_error error;
+    int code = hr_reader_read_again(reader, slot, &error);
+    if (code > 0)
         return;
-    fail_read(reader->load, slot);
+    if (code < 0)
+        fail_chunk(reader, slot, &error);
+    else
+        fail_read(reader->load, slot);
     finish_chunk(reader, slot, 0);
 }
 
-/* Waits for one operation and goes on with its chunk. Those out of the page cache are done already. */
-void hr_reader_complete_read(struct hr_reader *reader)
+/* `bytes` of the slot's operation have arrived: the slot when they were the last ones of its chunk, else NULL. */
+static struct slot *read_arrived(struct hr_reader *reader, struct slot *slot, uint64_t bytes)
+{
+    if (slot->has_places && hr_fork_since(slot->fork_mark)) {
+        hr_reader_read_into_buffer(reader, slot);
+        return NULL;
+    }
+    if (!hr_slot_advance(slot, bytes)) {
+        slot->op.result = 0; /* the same bytes again: there are no more */
+        read_failed(reader, slot);
+        return NULL;
+    }
+    if (reader->load->stopping || !is_read(reader, slot)) {
+        hr_reader_advance(reader, slot);
+        return NULL;
+    }
+    release_budget(reader, slot, 1);
+    return slot;
+}
+
+/* Those out of the page cache come first: they are done already. */
+struct slot *hr_reader_complete_read(struct hr_reader *reader)
 {
     struct hr_load *load = reader->load;
     uint64_t from = hr_sys->clock_ns();
@@ -280,17 +303,19 @@ void hr_reader_complete_read(struct hr_reader *reader)
     note_end(reader);
     if (op->result <= 0) {
         read_failed(reader, slot);
-        return;
+        return NULL;
     }
     hr_trace_span(load, HR_TRACE_READ, reader->index, slot->begin_ns, slot->chunk->file_index, op->offset,
                   (uint64_t)op->result);
     reader->counters.bytes_read += (uint64_t)op->result;
     if (slot->mode == HR_READ_DIRECT)
         reader->counters.bytes_direct += (uint64_t)op->result;
-    if (hr_slot_advance(slot, (uint64_t)op->result)) {
-        hr_reader_advance(reader, slot);
-        return;
-    }
-    op->result = 0; /* the same bytes again: there are no more */
-    read_failed(reader, slot);
+    return read_arrived(reader, slot, (uint64_t)op->result);
+}
+
+int hr_reader_has_read(const struct hr_reader *reader)
+{
+    const struct hr_load *load = reader->load;
+    return (reader->reading && load->backend->is_done(reader->io)) ||
+           (reader->cold_reading && load->cold_backend->is_done(reader->cold_io));
 }

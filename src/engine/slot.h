@@ -2,7 +2,8 @@
  * slot.h: one chunk on its way, and the read operations that bring it. Its bytes come in one of three shapes:
  *   in place  run by run into their destinations, which are host memory; never where one of them is converted
  *   packed    run by run into a buffer, one behind the other
- *   as a span all of [file_begin, file_end) into a buffer, with O_DIRECT in whole pages of the file
+ *   as a span all of [file_begin, file_end) into a buffer, with O_DIRECT in whole pages of the file; of long runs for host
+ *             memory all but the ends may go past the buffer to their places (in_place.h), in the same operation
  * It knows runs and vectors; neither threads, queues nor devices.
  */
 #ifndef HR_ENGINE_SLOT_H
@@ -13,6 +14,9 @@
 #include "engine/staging.h"
 #include "io/io.h"
 
+/* Each is a vector, and so is what lies between them. As many as long runs fit into 2 MiB. */
+#define HR_SLOT_PLACES_MAX 32
+
 struct slot {
     struct hr_io_op op;
     const struct hr_plan_chunk *chunk; /* NULL: free */
@@ -21,6 +25,15 @@ struct slot {
     int is_cold;   /* read beside others, within the budget of bytes in flight */
     char *buffer;  /* where the chunk's first byte goes, packed or as a span; NULL: in place */
     int is_span;
+    uint32_t memory_alignment; /* of places that a span may be read to; 0: all of it goes to the buffer */
+    int has_places;            /* the operation reads to places beside the buffer */
+    uint64_t fork_mark;        /* of base/fork.h, when the operation began */
+    /* what of the runs is read to its place, in the order of the file; settled before the first operation */
+    struct place {
+        uint64_t begin, end; /* of the file */
+        char *memory;
+    } places[HR_SLOT_PLACES_MAX];
+    int place_count; /* -1: not settled */
     /* reading */
     size_t piece_index; /* the next piece to walk */
     struct hr_run_walk walk;
@@ -50,14 +63,17 @@ struct slot {
  * the chunk is direct and converts nothing, and is read in place.
  */
 void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, uint32_t mode, int fd, char *memory);
-/* The same again, by another mode, after nothing could be read. */
+/* The same again, by another mode or another `memory_alignment`, after nothing could be read or be relied on. */
 void hr_slot_restart(struct slot *slot, uint32_t mode, int fd);
 /* Sets the vectors of the next read operation; 0 when the chunk has no more. */
 int hr_slot_fill(const struct hr_load *load, struct slot *slot);
 /* `bytes` of the operation have arrived. 0 when they bring nothing new: the file ends too early. */
 int hr_slot_advance(struct slot *slot, uint64_t bytes);
-/* Copies the runs in the slot's buffer to their places in host memory, and converts those that get another dtype. */
-void hr_slot_scatter(const struct hr_load *load, const struct slot *slot);
+/*
+ * Copies the runs in the slot's buffer to their places in host memory, and converts those that get another dtype; returns
+ * the bytes that were there.
+ */
+uint64_t hr_slot_scatter(const struct hr_load *load, const struct slot *slot);
 
 /* For the page that a span begins in and the one that it ends in. */
 #define HR_SLOT_SLACK_BYTES (2 * HR_CUT_ALIGNMENT)

@@ -38,6 +38,8 @@ struct hr_io_backend {
     int (*submit)(struct hr_io *io, struct hr_io_op *op);
     /* Blocks until an operation has completed and returns it; NULL only when none is in flight. */
     struct hr_io_op *(*wait)(struct hr_io *io);
+    /* 1 when some operation is known to have completed, so that wait would hardly block; never blocks itself. */
+    int (*is_done)(const struct hr_io *io);
 };
 
 extern const struct hr_io_backend hr_io_pread; /* one operation at a time, done inside submit */

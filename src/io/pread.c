@@ -74,6 +74,11 @@ static struct hr_io_op *pread_wait(struct hr_io *io)
     return op;
 }
 
+static int pread_is_done(const struct hr_io *io)
+{
+    return io->count > 0;
+}
+
 const struct hr_io_backend hr_io_pread = {
     .name = "pread",
     .route = HR_ROUTE_PREAD,
@@ -82,4 +87,5 @@ const struct hr_io_backend hr_io_pread = {
     .close = pread_close,
     .submit = pread_submit,
     .wait = pread_wait,
+    .is_done = pread_is_done,
 };

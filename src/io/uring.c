@@ -243,6 +243,11 @@ static struct hr_io_op *uring_wait(struct hr_io *io)
     return NULL;
 }
 
+static int uring_is_done(const struct hr_io *io)
+{
+    return io_uring_cq_ready(&io->ring) > 0;
+}
+
 const struct hr_io_backend hr_io_uring = {
     .name = "uring",
     .route = HR_ROUTE_URING,
@@ -251,4 +256,5 @@ const struct hr_io_backend hr_io_uring = {
     .close = uring_close,
     .submit = uring_submit,
     .wait = uring_wait,
+    .is_done = uring_is_done,
 };

@@ -243,6 +243,14 @@ static int groups_make(struct hr_plan *plan, struct hr_error *err)
     return 0;
 }
 
+/* What the plan's chunks have at most. */
+static uint64_t chunk_bytes(const struct hr_plan *plan)
+{
+    uint64_t most = plan->options.chunk_bytes;
+    int is_short = plan->bytes / most < (uint64_t)HR_CHUNK_SHORT_COUNT * plan->options.reader_count;
+    return is_short && most > HR_CHUNK_BYTES_SHORT ? HR_CHUNK_BYTES_SHORT : most;
+}
+
 int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t file_count, const struct hr_item *items,
                  size_t item_count, const struct hr_plan_options *options, struct hr_plan *ret_plan,
                  struct hr_error *err)
@@ -261,6 +269,7 @@ int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t fi
         code = hr_fail_memory(err, (uint64_t)item_count * sizeof *plan.items, "the items of a plan");
     if (!code)
         code = items_make(&plan, &request, err);
+    plan.options.chunk_bytes = chunk_bytes(&plan);
     if (!code)
         code = order_make(&plan, err);
     if (!code)

@@ -92,7 +92,9 @@ struct hr_plan_group {
 
 struct hr_plan_options {
     uint64_t chunk_bytes, arena_bytes, window_bytes; /* window 0: no bound */
-    uint32_t ownership;                              /* enum hr_ownership */
+    uint32_t
+        reader_count; /* chunks may be smaller, so that each of so many readers gets enough of them; 0: they may not */
+    uint32_t ownership; /* enum hr_ownership */
     uint32_t device_count;
     uint64_t remote_devices;  /* bit i: readers cannot write device i; its chunks come to their place out of staging */
     const size_t *group_keys; /* by item, or NULL; those of different keys share no group. Read during the call only */

@@ -31,8 +31,11 @@ static const struct hr_sys *below;
 static struct hr_sys table;
 static struct fake_storage options;
 static struct stat fail_file;
-static atomic_ulong read_count, random_count;
+static atomic_ulong read_count, random_count, misaligned_count;
 static _Atomic uint64_t drive_free_ns; /* when the shared drive has delivered what was asked of it */
+
+#define PLAYED_MAX 4096
+static atomic_char is_played[PLAYED_MAX]; /* by descriptor: was opened with O_DIRECT, which is played */
 
 #define DUE_MAX 4096
 static pthread_mutex_t due_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -143,7 +146,22 @@ static int in_fail_file(int fd)
 
 static int is_direct(int fd)
 {
-    return (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+    return (fd < PLAYED_MAX && is_played[fd]) || (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+}
+
+/* What O_DIRECT that is played says of such a read: 0 or -EINVAL. */
+static int alignment_error(int fd, const struct iovec *vectors, int count, uint64_t offset)
+{
+    uint64_t offset_mask = options.alignment.offset_bytes - 1;
+    uint64_t memory_mask = __atomic_load_n(&options.alignment.memory_bytes, __ATOMIC_RELAXED) - 1;
+    uint64_t wrong = offset & offset_mask;
+    if (!options.plays_direct || !is_direct(fd))
+        return 0;
+    for (int i = 0; i < count; i++)
+        wrong |= ((uintptr_t)vectors[i].iov_base & memory_mask) | (vectors[i].iov_len & offset_mask);
+    if (wrong)
+        atomic_fetch_add(&misaligned_count, 1);
+    return wrong ? -EINVAL : 0;
 }
 
 /* Bytes of the range that are said to be in the page cache of a cold file. */
@@ -202,7 +220,9 @@ static ssize_t fake_preadv(int fd, const struct iovec *vectors, int vector_count
     uint64_t due_ns = drive_due(size, (uint32_t)flags);
     read_delay();
     wait_until(due_ns);
-    int error = read_error(fd, offset, size, (uint32_t)flags);
+    int error = alignment_error(fd, vectors, vector_count, offset);
+    if (!error)
+        error = read_error(fd, offset, size, (uint32_t)flags);
     if (error)
         return error;
     for (size_t left = shortened(fd, size); left > 0 && count < HR_IOV_MAX; count++) {
@@ -260,7 +280,9 @@ static int fake_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
     if (options.bandwidth > 0)
         wait_until(due_take(op));
     read_delay();
-    int result = read_error(op->fd, op->offset, vectors_size(op->vectors, op->vector_count), op->flags);
+    int result = alignment_error(op->fd, op->vectors, op->vector_count, op->offset);
+    if (!result)
+        result = read_error(op->fd, op->offset, vectors_size(op->vectors, op->vector_count), op->flags);
     if (result)
         (*ret_cqe)->res = result;
     else if ((*ret_cqe)->res > 0)
@@ -320,7 +342,27 @@ static int fake_direct_alignment(int fd, struct hr_direct_alignment *ret_alignme
 
 static int fake_open(const char *path, int flags)
 {
-    return options.direct_open_error && flags & O_DIRECT ? -options.direct_open_error : below->open(path, flags);
+    int plays = options.plays_direct && flags & O_DIRECT;
+    if (options.direct_open_error && flags & O_DIRECT)
+        return -options.direct_open_error;
+    int fd = below->open(path, plays ? flags & ~O_DIRECT : flags);
+    if (fd >= 0 && fd < PLAYED_MAX)
+        is_played[fd] = (char)plays;
+    return fd;
+}
+
+static int64_t fake_large_page_bytes(const void *memory, size_t bytes)
+{
+    if (!options.plays_direct)
+        return below->large_page_bytes(memory, bytes);
+    return options.small_pages ? 0 : (int64_t)bytes;
+}
+
+static int fake_close(int fd)
+{
+    if (fd >= 0 && fd < PLAYED_MAX)
+        is_played[fd] = 0;
+    return below->close(fd);
 }
 
 static int fake_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
@@ -340,6 +382,7 @@ void fake_storage_install(const struct fake_storage *wanted)
         assert_int_equal(stat(options.fail_path, &fail_file), 0);
     atomic_store(&read_count, 0);
     atomic_store(&random_count, 0);
+    atomic_store(&misaligned_count, 0);
     atomic_store(&drive_free_ns, 0);
     memset(due, 0, sizeof due);
     below = hr_sys;
@@ -354,6 +397,8 @@ void fake_storage_install(const struct fake_storage *wanted)
     table.fs_type = fake_fs_type;
     table.direct_alignment = fake_direct_alignment;
     table.open = fake_open;
+    table.large_page_bytes = fake_large_page_bytes;
+    table.close = fake_close;
     table.descriptor_limits = fake_descriptor_limits;
     hr_sys = &table;
 }
@@ -367,6 +412,11 @@ void fake_storage_remove(void)
 unsigned long fake_storage_read_count(void)
 {
     return atomic_load(&read_count);
+}
+
+unsigned long fake_storage_misaligned_count(void)
+{
+    return atomic_load(&misaligned_count);
 }
 
 void fake_event_truncate(void *truncation)
@@ -387,4 +437,10 @@ void fake_event_refuse_direct(void *unused)
 {
     (void)unused;
     __atomic_store_n(&options.direct_read_error, EINVAL, __ATOMIC_RELAXED);
+}
+
+void fake_event_want_pages(void *unused)
+{
+    (void)unused;
+    __atomic_store_n(&options.alignment.memory_bytes, 4096, __ATOMIC_RELAXED);
 }

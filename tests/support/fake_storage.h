@@ -42,6 +42,8 @@ struct fake_storage {
     int direct_open_error, direct_read_error; /* with O_DIRECT */
     int flags_error;                          /* reads with RWF_* */
     struct hr_direct_alignment alignment;     /* what O_DIRECT is said to want; zeros: the truth */
+    int plays_direct;                         /* `alignment` is all that O_DIRECT wants, and it is held to */
+    int small_pages;                          /* with plays_direct: memory is in small pages, else all in huge ones */
     uint32_t fs_magic;                        /* the filesystem's number; 0: the real one */
 
     unsigned long event_at; /* before the n-th read (from 1) `event` is called, once; 0: never */
@@ -55,6 +57,8 @@ void fake_storage_remove(void);
 
 /* Reads that were started since the installation. */
 unsigned long fake_storage_read_count(void);
+/* With plays_direct: those that were refused since their alignment was wrong. */
+unsigned long fake_storage_misaligned_count(void);
 
 /* Ready-made events. */
 struct fake_truncation {
@@ -64,6 +68,7 @@ struct fake_truncation {
 void fake_event_truncate(void *truncation); /* struct fake_truncation */
 
 void fake_event_refuse_direct(void *unused); /* from now on reads with O_DIRECT fail, EINVAL */
+void fake_event_want_pages(void *unused);    /* from now on O_DIRECT wants memory on pages */
 
 struct fake_replacement {
     const char *from, *to; /* rename(from, to) */

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "base/sys.h"
 #include "io/residency.h"
 #include "io/storage.h"
@@ -206,6 +207,100 @@ static void test_played(void **state)
                     assert_int_equal(stats.bytes_direct, 0);
             }
     model_close(&mixed);
+}
+
+/* What ended last of the two kinds of chunks, in the order in which reads ended. */
+struct order {
+    uint64_t warm_bytes;
+    _Atomic unsigned edge_count, cold_count, cold_before_edges;
+};
+
+static void note_read(void *context, const struct hr_trace_event *event)
+{
+    struct order *order = context;
+    if (event->kind != HR_TRACE_READ)
+        return;
+    if (event->offset >= order->warm_bytes)
+        order->cold_count++;
+    else if (event->offset + HR_HEAT_EDGE_BYTES > order->warm_bytes) {
+        if (order->edge_count++ == 0)
+            order->cold_before_edges = order->cold_count;
+    }
+}
+
+/* What is cached just before what is not: it is read last, unless somebody waits for it, or it is much of what is cached. */
+static void test_edges(void **state)
+{
+    struct test_model model;
+    struct hr_error err = {0};
+    (void)state;
+    model_equal(&model, "edges", 24, 4 * KIB * KIB, 24);
+    for (int gpu = 0; gpu <= (gpu_name() != NULL); gpu++)
+        for (uint64_t warm = 16; warm <= 64; warm += 48) {
+            struct order order = {.warm_bytes = warm * KIB * KIB};
+            struct fake_storage storage = {.cold = 1, .warm_bytes = order.warm_bytes};
+            struct hr_load_options options = {.size = sizeof options, .trace = note_read, .trace_context = &order};
+            fake_storage_install(&storage);
+            struct hr_loader *loader =
+                any_loader((struct hr_loader_options){.thread_count = 3, .chunk_bytes = 512 * KIB}, gpu);
+            struct hr_load *load = load_model(loader, &model, &options);
+            if (warm == 64) {
+                assert_ok(hr_load_wait_all(load, &err), err);
+                assert_int_equal(order.cold_before_edges, order.cold_count);
+            } else {
+                assert_ok(hr_load_wait(load, 2, &err), err);
+                assert_ok(hr_load_wait_all(load, &err), err);
+                assert_true(order.cold_before_edges < order.cold_count);
+            }
+            check_all_items(load, &model);
+            hr_load_free(load);
+            hr_loader_free(loader);
+            fake_storage_remove();
+            assert_true(order.edge_count && order.cold_count);
+        }
+    model_close(&model);
+}
+
+/* A reader's reads that began though a chunk that it had read before was not on its way to the GPU. */
+struct pipeline {
+    uint64_t read_begin[256], copy_begin[256];
+    size_t read_count, copy_count;
+};
+
+static void note_begin(void *context, const struct hr_trace_event *event)
+{
+    struct pipeline *pipeline = context;
+    if (event->kind == HR_TRACE_READ && pipeline->read_count < 256)
+        pipeline->read_begin[pipeline->read_count++] = event->begin_ns;
+    if (event->kind == HR_TRACE_COPY && pipeline->copy_count < 256)
+        pipeline->copy_begin[pipeline->copy_count++] = event->begin_ns;
+}
+
+/* With io_uring what the page cache holds is read while it is asked for: it goes on before the next is asked for. */
+static void test_hot_by_uring(void **state)
+{
+    struct test_model model;
+    struct hr_error err = {0};
+    struct pipeline pipeline = {.read_count = 0};
+    struct hr_load_options options = {.size = sizeof options, .trace = note_begin, .trace_context = &pipeline};
+    size_t late_count = 0;
+    (void)state;
+    if (!gpu_name() || !uring_usable())
+        skip();
+    model_equal(&model, "by-uring", 32, 1024 * KIB, 8);
+    make_hot(&model);
+    struct hr_loader *loader =
+        any_loader((struct hr_loader_options){.thread_count = 1, .chunk_bytes = 512 * KIB, .route = HR_ROUTE_URING}, 1);
+    struct hr_load *load = load_model(loader, &model, &options);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    check_all_items(load, &model);
+    hr_load_free(load);
+    hr_loader_free(loader);
+    assert_true(pipeline.read_count >= 32 && pipeline.read_count == pipeline.copy_count);
+    for (size_t i = 1; i < pipeline.read_count; i++)
+        late_count += pipeline.read_begin[i] < pipeline.copy_begin[i - 1];
+    assert_true(late_count < pipeline.read_count / 4);
+    model_close(&model);
 }
 
 /*
@@ -404,6 +499,8 @@ int main(void)
         cmocka_unit_test(test_page_cache_stays),
         cmocka_unit_test(test_keep_cache),
         cmocka_unit_test(test_played),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_hot_by_uring),
         cmocka_unit_test(test_direct_refused_late),
         cmocka_unit_test(test_gone_when_refused),
         cmocka_unit_test(test_slices),

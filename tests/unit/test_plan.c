@@ -540,6 +540,33 @@ static void test_allocation_failures(void **state)
     hr_sys = &hr_sys_real;
 }
 
+/* Few chunks for each reader: they are smaller, but never where the caller chose them. */
+static void test_short_loads(void **state)
+{
+    static const struct {
+        uint64_t bytes, chunk_bytes;
+        uint32_t reader_count;
+        uint64_t expected;
+    } cases[] = {
+        {480 * MIB, 4 * MIB, 16, 2 * MIB}, {767 * MIB, 4 * MIB, 16, 2 * MIB}, {768 * MIB, 4 * MIB, 16, 4 * MIB},
+        {480 * MIB, 4 * MIB, 0, 4 * MIB},  {480 * MIB, 4 * MIB, 4, 4 * MIB},  {10 * MIB, 1 * MIB, 16, 1 * MIB},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t shape[1] = {cases[i].bytes};
+        struct hr_tensor tensor;
+        struct hr_item item = {.size = sizeof item};
+        model_tensor(&tensor, HR_DTYPE_U8, 1, shape, 0, 1000);
+        struct plan_case tested = {&tensor, 1, 1, &item, 1, plain};
+        tested.options.chunk_bytes = cases[i].chunk_bytes;
+        tested.options.reader_count = cases[i].reader_count;
+        struct hr_plan plan = plan_of(&tested);
+        assert_int_equal(plan.options.chunk_bytes, cases[i].expected);
+        assert_int_equal(plan.chunks[0].bytes, cases[i].expected);
+        hr_plan_release(&plan);
+    }
+}
+
 static void test_release_twice(void **state)
 {
     (void)state;
@@ -565,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_million),
         cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_short_loads),
         cmocka_unit_test(test_release_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
