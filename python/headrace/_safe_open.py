@@ -225,7 +225,8 @@ class _BufferMapping:
     def part(self, info: TensorInfo, index: Any) -> Any:
         ranges, shape = _request.resolve_index(info.shape, index)
         view = self._numpy.ndarray(info.shape, self._dtype(info), self._map, info.offset)
-        return self._give(view[tuple(slice(*bounds) for bounds in ranges)].copy().reshape(shape))
+        part = view[tuple(slice(*bounds) for bounds in ranges)]  # of a scalar, the scalar itself
+        return self._give(self._numpy.array(part).reshape(shape))
 
     def all(self, checkpoint: Checkpoint) -> dict[str, Any]:
         infos = (checkpoint._info(index) for index in range(len(checkpoint)))
