@@ -163,8 +163,17 @@ def test_c(page, folder, root, build):
 # ---------------------------------------------------------------------------------------------------------- python
 
 
+@pytest.fixture
+def stand_ins():
+    """What a page switches on is switched off again."""
+    yield
+    from headrace.compat import safetensors
+
+    safetensors.disable()
+
+
 @pytest.mark.parametrize("page", pages_with("python"))
-def test_python(page, folder):
+def test_python(page, folder, stand_ins):
     pytest.importorskip("headrace")
     names, printed = {}, io.StringIO()
     for block in blocks_of(page, "python"):

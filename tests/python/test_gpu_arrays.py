@@ -69,6 +69,9 @@ def test_cupys_module(cupy, path, made, tmp_path):
                    headrace.cupy.load(file.read_bytes())):
         assert {name: cupy.asnumpy(array).tobytes() for name, array in loaded.items()} == {
             name: data for name, (_, _, data) in plain.items()}
+        headrace.cupy.save_file(loaded, tmp_path / "y.safetensors", {"a": "b"})
+        assert reference.read(tmp_path / "y.safetensors") == reference.read(file)
+        assert headrace.cupy.save(loaded, {"a": "b"}) == (tmp_path / "y.safetensors").read_bytes()
     with pytest.raises(headrace.errors.Unsupported, match="GPU memory only"):
         headrace.load(file, framework="cupy", device="cpu")
 
