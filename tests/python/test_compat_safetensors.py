@@ -215,6 +215,23 @@ def test_a_closed_file(small):
             file.other = 1
 
 
+@pytest.mark.parametrize("backend", ["mmap", "pread"])
+def test_a_file_that_was_opened_before_a_fork(tmp_path, backend):
+    """As the workers of a DataLoader have it: also tensors that all threads would read."""
+    ours.numpy.save_file({"large": numpy.arange(3 << 20), "small": ARRAY}, tmp_path / "x.safetensors")
+    run_program(tmp_path, f"""
+import os
+from headrace.compat import safetensors
+file = safetensors.safe_open("x.safetensors", "np", backend="{backend}")
+before = file.get_tensor("large")[-1], file.get_tensor("small").sum()
+child = os.fork()
+if child == 0:
+    after = file.get_tensor("large")[-1], file.get_tensor("small").sum()
+    os._exit(0 if after == before and file.get_slice("small")[1].sum() == 12 else 1)
+assert os.waitpid(child, 0)[1] == 0
+""")
+
+
 def test_bad_files(tmp_path):
     """Every kind of broken header: the same exception in the same words, with ours behind it."""
     cell = b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
@@ -365,7 +382,7 @@ def test_rocm_is_named(small, monkeypatch, caplog, other_opener):
     monkeypatch.setattr(torch.version, "hip", "7.0")
     opener, asked = other_opener
     assert isinstance(ours.safe_open(small, "pt", "cuda:0"), opener)
-    assert asked == [((small, "pt", "cuda:0"), {"backend": "mmap"})]
+    assert asked == [((small, "pt", "cuda:0"), {})]
     assert "is built for ROCm, whose GPUs headrace does not drive" in caplog.text
     assert isinstance(ours.safe_open(small, "pt", "cpu"), ours.safe_open) and len(asked) == 1
 
@@ -374,7 +391,38 @@ def test_rocm_is_named(small, monkeypatch, caplog, other_opener):
 def test_other_frameworks_and_devices(small, other_opener, framework, device):
     opener, asked = other_opener
     assert isinstance(ours.safe_open(small, framework, device=device), opener)
-    assert asked == [((small, framework, device), {"backend": "mmap"})]
+    assert isinstance(ours.safe_open(small, framework, device, backend="pread"), opener)
+    assert asked == [((small, framework, device), {}), ((small, framework, device), {"backend": "pread"})]
+
+
+def test_a_method_of_later_versions_is_the_packages(small, monkeypatch, caplog):
+    """What it changes in its object is seen by what follows."""
+
+    class Later:
+        def __init__(self, *arguments, **keywords):
+            self.file, self.ahead, self.closed = theirs.safe_open(*arguments, **keywords), [], 0
+
+        def prefetch(self, plan):
+            self.ahead = plan
+
+        def keys(self):
+            return self.ahead
+
+        def __exit__(self, *arguments):
+            self.closed += 1
+
+    monkeypatch.setitem(_aside.originals, ("safetensors", "safe_open"), Later)
+    file = ours.safe_open(small, "np")
+    assert file.keys() == ["a", "s", "z"] and not caplog.records
+    with pytest.raises(AttributeError):
+        file.no_such_method()
+    file.prefetch(["a"])
+    assert file.keys() == ["a"] and "headrace has no prefetch()" in caplog.text
+    inner = file.prefetch.__self__
+    file.__exit__(None, None, None)
+    assert inner.closed == 1
+    with pytest.raises(theirs.SafetensorError):
+        file.keys()
 
 
 # ------------------------------------------------------------------------------------------------- whole programs

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from ... import _dtypes, _files, _save
+from ... import _dtypes, _files, _save, errors
 from .. import _aside
 from . import _errors
 
@@ -88,6 +88,8 @@ def _write(path: Union[bytes, None], tensor_dict: Mapping[str, Any], metadata: M
     for spec in tensor_dict.values():
         if not isinstance(spec, (TensorSpec, _OwnSpec)):
             kind = type(spec).__name__
+            if isinstance(spec, Mapping) and TensorSpec is _OwnSpec:
+                raise errors.make("Unsupported", "tensors as dicts are for versions of safetensors before 0.8")
             raise TypeError(f"argument 'tensor_dict': '{kind}' object is not an instance of 'TensorSpec'")
     sources = {name: _source(name, spec) for name, spec in tensor_dict.items()}
     return _save._write(path, sources, metadata, None, 0, 0, True)
@@ -105,11 +107,11 @@ def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
         raise TypeError(f"argument 'bytes': '{type(data).__name__}' object is not an instance of 'bytes'")
 
     def ours() -> list[tuple[str, dict[str, Any]]]:
-        core = _files.open_bytes(data)
+        core, view = _files.open_bytes(data), memoryview(data)
         found = []
         for index, name in enumerate(core.names()):
             _, dtype, shape, _, offset, nbytes = core.info(index)
-            part = bytearray(memoryview(data)[offset : offset + nbytes])
+            part = bytearray(view[offset : offset + nbytes])
             found.append((name, {"shape": list(shape), "dtype": dtype, "data": part}))
         return found
 

@@ -61,6 +61,8 @@ def run(name: str, ours: Callable[[], Result], action: str, *arguments: Any, **k
     makes of the arguments, with its own exceptions."""
     module, _, function = f"safetensors.{name}".rpartition(".")
     original = _aside.original(module, function)
+    if keywords.get("backend") == "mmap":  # the default, which versions before 0.8 do not know
+        del keywords["backend"]
     if original is not None and _aside.is_running():
         theirs: Result = _aside.call(original, arguments, keywords)
         return theirs

@@ -5,8 +5,8 @@ Frameworks, devices and files that ours does not take are opened by the package,
 
 from __future__ import annotations
 
+import importlib
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, Union
 
@@ -28,9 +28,10 @@ class safe_open:  # noqa: N801 (the original's name)
         backend: "mmap" or "pread".
     """
 
-    __slots__ = ("_arguments", "_file")
+    __slots__ = ("_arguments", "_file", "_theirs")
     _arguments: tuple[Filename, str, Any, str]
     _file: Union[_safe_open.safe_open, None]
+    _theirs: Any  # the package's object, once a method was asked for that ours lacks, and then for everything
 
     def __new__(
         cls, filename: Filename, framework: str, device: Any = "cpu", *, backend: str = "mmap"
@@ -42,6 +43,7 @@ class safe_open:  # noqa: N801 (the original's name)
                 raise errors.make("InvalidArgument", "framework cupy is invalid")
             self._file = _safe_open.safe_open(filename, framework, where, backend=backend)
             self._arguments = filename, framework, device, backend
+            self._theirs = None
             return self
 
         if isinstance(filename, bytes):
@@ -52,6 +54,9 @@ class safe_open:  # noqa: N801 (the original's name)
         """The result of a method of our file, else of the same method of the package's."""
         if self._file is None:
             raise _errors.SafetensorError("File is closed")
+        if self._theirs is not None:
+            result: Result = getattr(self._theirs, name)(*arguments)
+            return result
         try:
             return function(self._file)
         except errors.HeadraceError as error:
@@ -65,11 +70,23 @@ class safe_open:  # noqa: N801 (the original's name)
         original = _aside.original("safetensors", "safe_open")
         if original is None:
             raise _errors.translated(error, _errors.HEADER) from error
-        filename, framework, device, backend = self._arguments
-        file = _aside.call(original, (filename, framework, device), {"backend": backend})
-        result = function(file)
+        result = function(self._opened_by(original))
         _aside.say("safetensors.safe_open", error)
         return result
+
+    def _opened_by(self, original: Callable[..., Any]) -> Any:
+        filename, framework, device, backend = self._arguments
+        keywords = {} if backend == "mmap" else {"backend": backend}
+        return _aside.call(original, (filename, framework, device), keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        original = _aside.original("safetensors", "safe_open")
+        if name.startswith("_") or self._file is None or not hasattr(original, name):
+            raise AttributeError(f"'safe_open' object has no attribute {name!r}")
+        if self._theirs is None:
+            self._theirs = self._opened_by(original)
+            _aside.say("safetensors.safe_open", f"headrace has no {name}()")
+        return getattr(self._theirs, name)
 
     def keys(self) -> list[str]:
         """The names, sorted."""
@@ -100,6 +117,8 @@ class safe_open:  # noqa: N801 (the original's name)
 
     def __exit__(self, _exc_type: object, _exc_value: object, _traceback: object) -> None:
         self._file = None
+        if self._theirs is not None:
+            self._theirs.__exit__(_exc_type, _exc_value, _traceback)
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("cannot pickle 'safe_open' object")
@@ -150,9 +169,7 @@ def device_of(framework: str, device: Any) -> Any:
         return "cpu"
     if _frameworks.NAMES.get(framework) != "torch" or device == "cpu" or str(device) == "cpu":
         return device
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return device
+    torch = importlib.import_module("torch")
     if torch.version.hip is not None:
         message = f"device '{device}': torch {torch.__version__} is built for ROCm, whose GPUs headrace does not drive"
         raise errors.make("DeviceUnavailable", message)
