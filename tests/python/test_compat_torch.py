@@ -195,3 +195,22 @@ def test_diffusers(tmp_path, counts):
         assert counts["opened"] >= len(list((tmp_path / folder).glob("*.safetensors")))
     half = diffusers.UNet2DModel.from_pretrained(tmp_path / "one", torch_dtype=torch.float16, low_cpu_mem_usage=False)
     assert all(tensor.dtype is torch.float16 for tensor in half.state_dict().values())
+
+
+def test_transformers(tmp_path, counts):
+    """By the names that its modules have bound; without what headrace.transformers adds."""
+    transformers = pytest.importorskip("transformers")
+    importlib.import_module("transformers.modeling_utils")
+    compat.enable()
+    torch.manual_seed(0)
+    source = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100, tie_word_embeddings=True,
+    ))  # fmt: skip
+    source.save_pretrained(tmp_path, max_shard_size="20KB")
+    shards = len(list(tmp_path.glob("*.safetensors")))
+    assert counts["written"] == shards > 1
+    for dtype in (torch.float32, torch.bfloat16):
+        target = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+        assert equal(target.state_dict(), source.to(dtype).state_dict())
+    assert counts["opened"] >= 2 * shards
