@@ -7,8 +7,8 @@
 
 open(), load(), stream(), start() take a file, a list, a folder, an index or a hub id of the local cache; save_file()
 writes what they read; safe_open() and the modules headrace.torch, headrace.numpy and headrace.jax are drop-ins for
-those of the safetensors package, and headrace.cupy is like them. One INFO line a load goes to the logger "headrace".
-Any thread may call everything.
+those of the safetensors package, headrace.cupy is like them, and headrace.compat.safetensors stands in for it whole.
+One INFO line a load goes to the logger "headrace". Any thread may call everything.
 """
 
 from __future__ import annotations

@@ -149,7 +149,11 @@ def _checked_name(name: object) -> str:
 
 
 def _source(name: str, tensor: Any) -> Source:
-    source = _find_source(name, tensor)
+    return checked(name, _find_source(name, tensor))
+
+
+def checked(name: str, source: Source) -> Source:
+    """Refuses a source whose bytes are not those of its shape."""
     bits = math.prod(source.shape) * _dtypes.BITS[source.dtype]
     if bits % 8 == 0 and bits // 8 != source.nbytes:
         message = f"tensor '{name}': {source.nbytes} bytes, but {source.dtype} of {source.shape} has {bits // 8}"

@@ -1,12 +1,13 @@
-"""CuPy: load_file() and load() in the manner of safetensors.numpy, into GPU memory."""
+"""CuPy: load_file(), load(), save_file() and save() in the manner of safetensors.numpy, into and from GPU memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Union
 
 import cupy as _cupy
 
-from . import _api, _files
+from . import _api, _files, _save
 from . import numpy as _ours
 
 
@@ -26,3 +27,22 @@ def load_file(filename: _files.Filename, device: Any = None) -> dict[str, _cupy.
 def load(data: bytes) -> dict[str, _cupy.ndarray]:
     """Loads a safetensors file that is given as bytes, onto the current device. Errors as load_file()."""
     return {name: _cupy.asarray(array) for name, array in _ours.load(data).items()}
+
+
+def save_file(
+    tensor_dict: Mapping[str, _cupy.ndarray],
+    filename: _files.Filename,
+    metadata: Union[Mapping[str, str], None] = None,
+    *,
+    align: Union[int, None] = None,
+    shard_size: Union[int, str, None] = None,
+    sync: bool = True,
+) -> None:
+    """Writes arrays into a safetensors file, from GPU memory piece by piece; they must be contiguous. See
+    headrace.save_file(), also for the errors."""
+    _save.save_file(tensor_dict, filename, metadata, align=align, shard_size=shard_size, sync=sync)
+
+
+def save(tensor_dict: Mapping[str, _cupy.ndarray], metadata: Union[Mapping[str, str], None] = None) -> bytes:
+    """The bytes that save_file() would write."""
+    return _save.save(tensor_dict, metadata)

@@ -34,10 +34,11 @@ def save_file(
     *,
     align: Union[int, None] = None,
     shard_size: Union[int, str, None] = None,
+    sync: bool = True,
 ) -> None:
     """Writes arrays into a safetensors file; those that are spread over devices are gathered in host memory before. See
     headrace.save_file(), also for the errors."""
-    _save.save_file(tensors, filename, metadata, align=align, shard_size=shard_size)
+    _save.save_file(tensors, filename, metadata, align=align, shard_size=shard_size, sync=sync)
 
 
 def save(tensors: Mapping[str, _jax.Array], metadata: Union[Mapping[str, str], None] = None) -> bytes:

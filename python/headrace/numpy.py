@@ -43,10 +43,11 @@ def save_file(
     *,
     align: Union[int, None] = None,
     shard_size: Union[int, str, None] = None,
+    sync: bool = True,
 ) -> None:
     """Writes arrays into a safetensors file. One that is not contiguous is written in the order of its elements. See
     headrace.save_file(), also for the errors."""
-    _save.save_file(tensor_dict, filename, metadata, align=align, shard_size=shard_size)
+    _save.save_file(tensor_dict, filename, metadata, align=align, shard_size=shard_size, sync=sync)
 
 
 def save(tensor_dict: Mapping[str, Array], metadata: Union[Mapping[str, str], None] = None) -> bytes:

@@ -45,6 +45,7 @@ def save_file(
     *,
     align: Union[int, None] = None,
     shard_size: Union[int, str, None] = None,
+    sync: bool = True,
 ) -> None:
     """Writes tensors into a safetensors file, from GPUs without a copy of them in host memory. F4 tensors are
     float4_e2m1fn_x2, whose last dimension the format counts twice.
@@ -53,7 +54,7 @@ def save_file(
     there is save_model(); else as headrace.save_file().
     """
     _check(tensors)
-    _save.save_file(tensors, filename, metadata, align=align, shard_size=shard_size)
+    _save.save_file(tensors, filename, metadata, align=align, shard_size=shard_size, sync=sync)
 
 
 def save(tensors: Mapping[str, _torch.Tensor], metadata: Metadata = None) -> bytes:
@@ -71,7 +72,12 @@ def _check(tensors: Mapping[str, _torch.Tensor]) -> None:
 
 
 def save_model(
-    model: _torch.nn.Module, filename: _files.Filename, metadata: Metadata = None, force_contiguous: bool = True
+    model: _torch.nn.Module,
+    filename: _files.Filename,
+    metadata: Metadata = None,
+    force_contiguous: bool = True,
+    *,
+    sync: bool = True,
 ) -> None:
     """Writes a model's state; of tensors that share memory one is written, and the metadata has {name of each other:
     name of that one}, unless it has such a key. With `force_contiguous` others are copied to be contiguous.
@@ -87,7 +93,7 @@ def save_model(
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
     try:
-        save_file(state, filename, kept if metadata is not None or kept else None)
+        save_file(state, filename, kept if metadata is not None or kept else None, sync=sync)
     except ValueError as error:
         if force_contiguous or isinstance(error, errors.HeadraceError):
             raise

@@ -179,8 +179,17 @@ def alone(monkeypatch):
         torch.distributed.destroy_process_group()
 
 
+@pytest.fixture
+def stand_ins():
+    """What a page switches on is switched off again."""
+    yield
+    from headrace.compat import safetensors
+
+    safetensors.disable()
+
+
 @pytest.mark.parametrize("page", pages_with("python"))
-def test_python(page, folder, alone):
+def test_python(page, folder, alone, stand_ins):
     pytest.importorskip("headrace")
     names, printed = {}, io.StringIO()
     for block in blocks_of(page, "python"):

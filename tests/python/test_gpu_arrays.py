@@ -69,6 +69,9 @@ def test_cupys_module(cupy, path, made, tmp_path):
                    headrace.cupy.load(file.read_bytes())):
         assert {name: cupy.asnumpy(array).tobytes() for name, array in loaded.items()} == {
             name: data for name, (_, _, data) in plain.items()}
+        headrace.cupy.save_file(loaded, tmp_path / "y.safetensors", {"a": "b"})
+        assert reference.read(tmp_path / "y.safetensors") == reference.read(file)
+        assert headrace.cupy.save(loaded, {"a": "b"}) == (tmp_path / "y.safetensors").read_bytes()
     with pytest.raises(headrace.errors.Unsupported, match="GPU memory only"):
         headrace.load(file, framework="cupy", device="cpu")
 
@@ -126,3 +129,21 @@ def test_jaxs_arrays_outlive_the_load(jax, path, made):
     del array
     headrace.release()
     assert numpy.array_equal(numpy.asarray(result), numpy.where(numpy.isnan(expected), 0, expected))
+
+
+def test_the_stand_in_for_flax(jax, made, tmp_path):
+    """Arrays go where the safetensors package puts them: to JAX's default device."""
+    flax = pytest.importorskip("safetensors.flax")
+    from headrace.compat.safetensors import flax as ours
+
+    plain = {dtype: made[dtype] for dtype in ("F32", "BF16", "U8", "I32")}
+    file = reference.write_by_hand(tmp_path / "x.safetensors", plain)
+    host = jax.local_devices(backend="cpu")[0]
+    for place in (None, host):
+        with jax.default_device(place):
+            found, expected = ours.load_file(file), flax.load_file(file)
+        for name, array in expected.items():
+            assert found[name].devices() == array.devices() and found[name].dtype == array.dtype
+            assert numpy.asarray(found[name]).tobytes() == plain[name][2]
+        ours.save_file(found, tmp_path / "y.safetensors")
+        assert reference.read(tmp_path / "y.safetensors") == reference.read(file)

@@ -1,5 +1,7 @@
 """Which framework takes which dtype by DLPack, and how: the matrix that the package is built on, as a test."""
 
+import contextlib
+
 import numpy
 import pytest
 import reference
@@ -141,3 +143,34 @@ def test_f4_that_does_not_fill_bytes_is_refused_by_name(tmp_path):
     pytest.importorskip("torch")
     with pytest.raises(headrace.errors.Unsupported, match="last dimension"):
         headrace.load(path, framework="pt")
+
+
+IN_NUMPY = set(DTYPES) - {"F4", "F6_E2M3", "F6_E3M2"}
+
+
+@pytest.mark.parametrize("framework", ["numpy", "jax", "torch", None])
+def test_what_a_framework_holds_goes_out_and_in(tmp_path, framework):
+    """Every dtype is loaded and saved again with the same bytes, by the framework or, refused by name, without one."""
+    pytest.importorskip(framework or "headrace")
+    held = {"numpy": IN_NUMPY, "jax": IN_NUMPY, "torch": IN_NUMPY | {"F4"}, None: set(DTYPES)}[framework]
+    generator = numpy.random.default_rng(6)
+    for dtype in DTYPES:
+        kind, shape, data = reference.random_tensor(generator, dtype, [4, 8])
+        data = bytes(byte & 1 for byte in data) if dtype == "BOOL" else data
+        path = reference.write_by_hand(tmp_path / f"{dtype}.safetensors", {"x": (kind, shape, data)})
+        with wide(framework):
+            if dtype not in held:
+                with pytest.raises(headrace.errors.Unsupported, match=f"{framework}.*{dtype}.*raw"):
+                    headrace.load(path, framework=framework)
+                continue
+            headrace.save_file(headrace.load(path, framework=framework), tmp_path / "again.safetensors")
+        assert reference.read(tmp_path / "again.safetensors") == {"x": (kind, shape, data)}
+
+
+def wide(framework):
+    """JAX holds 64 bits only when it is told to."""
+    if framework != "jax":
+        return contextlib.nullcontext()
+    import jax
+
+    return jax.enable_x64(True)
