@@ -61,8 +61,8 @@ REMEDIES = {
     "FORKED": "A loader or a load was used in a child of fork(). Make new ones there; checkpoints may be kept.",
     "DEADLINE_EXCEEDED": "Storage is slower than the deadline allows. The message says how far it came.",
     "END": "No failure: an iteration is over.",
-    "GROUP_ERROR": "The message names the rank and what happened there, or what the ranks' requests differ in. Mend that "
-                   "rank, and let all ranks load again.",
+    "GROUP_ERROR": "The message names the rank and what happened there, or what the ranks' requests differ in. Mend "
+                   "that rank, and let all ranks load again.",
 }
 
 HEAD = """# Errors

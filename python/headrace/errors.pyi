@@ -10,6 +10,7 @@ __all__ = [
     "DuplicateTensor",
     "FileChanged",
     "Forked",
+    "GroupError",
     "HeaderTooLarge",
     "HeaderTooSmall",
     "IndexInvalid",
