@@ -184,12 +184,6 @@ static uint64_t slice_count(const struct hr_tensor *tensor, const struct hr_item
     return range->start == range->stop ? 0 : (range->stop - range->start - 1) / (range->step ? range->step : 1) + 1;
 }
 
-/* Of an element in its destination. */
-static uint64_t target_bits(const struct hr_tensor *tensor, const struct hr_item *item)
-{
-    return hr_dtype_bits(item->dtype ? item->dtype : tensor->dtype);
-}
-
 static int is_empty(const struct hr_tensor *tensor, const struct hr_item *item)
 {
     for (uint32_t d = 0; d < tensor->rank; d++)
@@ -201,6 +195,12 @@ static int is_empty(const struct hr_tensor *tensor, const struct hr_item *item)
 static unsigned __int128 magnitude(int64_t value)
 {
     return value < 0 ? -(unsigned __int128)value : (unsigned __int128)value;
+}
+
+/* What the elements become. */
+static uint32_t target_dtype(const struct hr_tensor *tensor, const struct hr_item *item)
+{
+    return item->dtype ? item->dtype : tensor->dtype;
 }
 
 /* Sub-byte elements are only placed compact: each stride is that of a compact destination, in whole bytes. */
@@ -219,7 +219,7 @@ static int strides_are_compact(const struct hr_tensor *tensor, const struct hr_i
 /* From the smallest stride to the largest, each steps over all that lies inside, within 63 bits. */
 static int strides_nest(const struct hr_tensor *tensor, const struct hr_item *item)
 {
-    unsigned __int128 span = target_bits(tensor, item) / 8;
+    unsigned __int128 span = hr_dtype_bits(target_dtype(tensor, item)) / 8;
     uint32_t taken = 0, wanted = 0;
     for (uint32_t d = 0; d < tensor->rank; d++)
         wanted |= slice_count(tensor, item, d) > 1 ? 1u << d : 0;
@@ -246,9 +246,8 @@ static int item_code(const struct plan_case *tested, const struct hr_item *item)
     if (item->tensor_index >= tested->tensor_count || item->device_index >= tested->options.device_count)
         return HR_EINVALID_ARGUMENT;
     const struct hr_tensor *tensor = &tested->tensors[item->tensor_index];
-    if (item->dtype && item->dtype != tensor->dtype && !hr_dtype_converts(tensor->dtype, item->dtype))
-        return HR_EUNSUPPORTED;
-    return 0;
+    uint32_t target = target_dtype(tensor, item);
+    return target == tensor->dtype || hr_dtype_converts(tensor->dtype, target) ? 0 : HR_EUNSUPPORTED;
 }
 
 static int slice_code(const struct plan_case *tested, const struct hr_item *item)
