@@ -78,9 +78,11 @@ class Planner:
         self._core = core
         self._config = config
         self._eager = eager
+        self._is_synchronous = _is_synchronous(self._library, config)
         self._wanted: dict[str, Any] = model.state_dict()
         self._transforms = [copy.copy(transform) for transform in config.weight_mapping or []]
-        self._fixed_dtypes = self._library.build_glob_alternation(list(plan))[0] if (plan := config.dtype_plan) else None
+        names = list(config.dtype_plan or ())
+        self._own_dtypes = self._library.build_glob_alternation(names)[0] if names else None
 
     def make(self) -> Plan:
         plan = Plan()
@@ -162,7 +164,7 @@ class Planner:
     def _becomes(self, target: str, item: Item) -> bool:
         """Whether Transformers takes the tensor as it is for the parameter."""
         wanted = self._wanted[target]
-        if is_synchronous(self._config) or (self._fixed_dtypes is not None and self._fixed_dtypes.search(target)):
+        if self._is_synchronous or (self._own_dtypes is not None and self._own_dtypes.search(target)):
             return False
         return tuple(wanted.shape) == item.shape and _dtypes.name_of(wanted.dtype) == item.dtype
 
@@ -233,9 +235,8 @@ def _one_behind_the_other(sources: list[_Source]) -> list[Part]:
     return parts
 
 
-def is_synchronous(config: Any) -> bool:
+def _is_synchronous(library: Any, config: Any) -> bool:
     """Whether Transformers asks for one parameter at a time, because what it was given before must go first."""
-    library: Any = importlib.import_module("transformers.core_model_loading")
     quantizer = config.hf_quantizer
     on_the_fly = quantizer is not None and not quantizer.pre_quantized
     return on_the_fly or bool(library.is_env_variable_true("HF_DEACTIVATE_ASYNC_LOAD"))
