@@ -75,4 +75,10 @@ def peers(options: argparse.Namespace, folder: Path) -> dict:
     return run_json([sys.executable, HERE / "bench_peers.py", model], folder)
 
 
-SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "peers": peers}
+def transformers(options: argparse.Namespace, folder: Path) -> dict | None:
+    touch_memory(2)
+    return run_json([sys.executable, HERE / "bench_transformers.py", folder, "--gib", min(options.gib, 7.5)], folder)
+
+
+SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "peers": peers,
+            "transformers": transformers}

@@ -9,6 +9,7 @@
 #   cores     the same on 2, 4 and 8 cores
 #   small     20,000 small tensors against few large ones (31 GB more on the disk)
 #   peers     other loaders in PyTorch, taking turns
+#   transformers  from_pretrained with and without headrace, a dense model and a mixture of experts (10 GB on the disk)
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
 #             page cache; cold-peers: the processor time of safetensors for the same
 #
@@ -123,7 +124,7 @@ bitwise)
     ;;
 bench) use_wheels && benchmark gpu-hot ;;
 threads | cores | small) use_wheels && benchmark "gpu-$part" ;;
-peers) use_wheels && benchmark peers ;;
+peers | transformers) use_wheels && benchmark "$part" ;;
 cold | cold-half) use_programs && benchmark "$part" ;;
 cold-peers) use_wheels && benchmark cold-peers ;;
 *)
