@@ -4,9 +4,10 @@
  *
  * usage: bench_gpu [OPTION]... CHECKPOINT...
  *
- *   --subject MEMORY,LOADER[,THREADS]
+ *   --subject MEMORY,LOADER[,THREADS[,DTYPE]]
  *                        what of headrace is measured, any number of times (arena,kept): memory arena, each (one
- *                        allocation a tensor) or into (the caller's); loader kept or new; readers asked for
+ *                        allocation a tensor) or into (the caller's); loader kept or new; readers asked for; what
+ *                        tensors are converted to, in arenas, compared with the same subject without
  *   --pairs N            rounds of one ruler and every subject, 7 unless given, 5 at least
  *   --cpus LIST          use these cores only; taskset does as well
  *   --ruler-threads LIST thread counts of the ruler's sweep, instead of those that suit the cores

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "convert/convert.h"
 #include "measure.h"
 
 #define SAMPLED_ITEMS 64
@@ -16,20 +17,34 @@
 struct verifier {
     struct hr_load *load;
     int fd;
-    char *loaded, *stored; /* SAMPLED_BYTES each */
+    char *loaded, *stored, *converted; /* SAMPLED_BYTES each, the first and the last eight times as many */
 };
+
+/* What the range of the file, of whole elements, must have become. */
+static const char *wanted(const struct verifier *verifier, const struct hr_tensor *tensor, uint32_t dtype,
+                          uint64_t bytes)
+{
+    if (dtype == tensor->dtype)
+        return verifier->stored;
+    hr_convert(tensor->dtype, dtype, verifier->converted, verifier->stored, bytes / (hr_dtype_bits(tensor->dtype) / 8));
+    return verifier->converted;
+}
 
 static void compare_range(const struct verifier *verifier, size_t item, const struct hr_tensor *tensor, uint64_t from,
                           uint64_t end)
 {
     struct hr_error err;
+    struct hr_view view = {.size = sizeof view};
+    if (hr_load_view(verifier->load, item, &view, &err) < 0)
+        die("hr_load_view", err.message);
+    uint64_t from_bits = hr_dtype_bits(tensor->dtype), to_bits = hr_dtype_bits(view.dtype);
     while (from < end) {
-        uint64_t bytes = end - from < SAMPLED_BYTES ? end - from : SAMPLED_BYTES;
-        if (hr_load_read(verifier->load, item, from, bytes, verifier->loaded, &err) < 0)
+        uint64_t bytes = end - from < SAMPLED_BYTES ? end - from : SAMPLED_BYTES, there = bytes * to_bits / from_bits;
+        if (hr_load_read(verifier->load, item, from * to_bits / from_bits, there, verifier->loaded, &err) < 0)
             die("hr_load_read", err.message);
         if (pread(verifier->fd, verifier->stored, bytes, (off_t)(tensor->offset + from)) != (ssize_t)bytes)
             die("pread", tensor->name);
-        if (memcmp(verifier->loaded, verifier->stored, bytes) != 0)
+        if (memcmp(verifier->loaded, wanted(verifier, tensor, view.dtype, bytes), there) != 0)
             die("the bytes that were loaded are not those of the file", tensor->name);
         from += bytes;
     }
@@ -42,7 +57,7 @@ static uint64_t compare_item(const struct verifier *verifier, size_t item, const
         compare_range(verifier, item, tensor, 0, tensor->size);
         return tensor->size;
     }
-    uint64_t middle = tensor->size / 2;
+    uint64_t middle = tensor->size / 2 / 8 * 8;
     compare_range(verifier, item, tensor, 0, SAMPLED_BYTES);
     compare_range(verifier, item, tensor, middle, middle + SAMPLED_BYTES);
     compare_range(verifier, item, tensor, tensor->size - SAMPLED_BYTES, tensor->size);
@@ -53,8 +68,11 @@ struct compared compare_load(struct hr_load *load, const struct hr_checkpoint *c
 {
     size_t count = hr_checkpoint_count(checkpoint), file_index = SIZE_MAX;
     size_t step = all || count < SAMPLED_ITEMS ? 1 : count / SAMPLED_ITEMS;
-    struct verifier verifier = {
-        .load = load, .fd = -1, .loaded = malloc(SAMPLED_BYTES), .stored = malloc(SAMPLED_BYTES)};
+    struct verifier verifier = {.load = load,
+                                .fd = -1,
+                                .loaded = malloc(8 * SAMPLED_BYTES),
+                                .stored = malloc(SAMPLED_BYTES),
+                                .converted = malloc(8 * SAMPLED_BYTES)};
     struct compared compared = {0};
     for (size_t i = 0; i < count; i += step, compared.items++) {
         const struct hr_tensor *tensor = hr_checkpoint_at(checkpoint, i);
@@ -69,5 +87,6 @@ struct compared compare_load(struct hr_load *load, const struct hr_checkpoint *c
     close(verifier.fd);
     free(verifier.loaded);
     free(verifier.stored);
+    free(verifier.converted);
     return compared;
 }

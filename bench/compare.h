@@ -11,7 +11,7 @@ struct compared {
 };
 
 /*
- * The load's items must be all tensors of the checkpoint, in its order. Compares some bytes of some tensors, with `all`
+ * The load's items must be all tensors of the checkpoint, in its order, converted or not. Compares some bytes of some tensors, with `all`
  * all bytes of all. Dies where they differ.
  */
 struct compared compare_load(struct hr_load *load, const struct hr_checkpoint *checkpoint, int all);

@@ -17,6 +17,28 @@ static double best_copy(const struct ruler_limits *limits)
     return best;
 }
 
+/* Of a subject that converts: the one that differs in nothing else; NULL where there is none. */
+static const struct subject *plain_of(const struct report *report, const struct subject *subject)
+{
+    for (size_t i = 0; subject->dtype != HR_DTYPE_NONE && i < report->subject_count; i++) {
+        const struct subject *other = &report->subjects[i];
+        if (other->dtype == HR_DTYPE_NONE && other->target == subject->target && other->memory == subject->memory &&
+            other->new_loader == subject->new_loader && other->threads == subject->threads)
+            return other;
+    }
+    return NULL;
+}
+
+/* Its speed by that one's, round by round. */
+static struct spread plain_ratio(const struct report *report, const struct subject *subject,
+                                 const struct subject *plain)
+{
+    double ratios[TRIALS_MAX];
+    for (size_t i = 0; i < report->pairs; i++)
+        ratios[i] = plain->seconds[i] / subject->seconds[i];
+    return spread_of(ratios, report->pairs);
+}
+
 static void print_subject(const struct report *report, const struct subject *subject)
 {
     struct spread ratio = spread_of(subject->ratio, report->pairs),
@@ -28,6 +50,15 @@ static void print_subject(const struct report *report, const struct subject *sub
            spread_of(subject->cpu, report->pairs).median, (double)subject_device_above(subject) / (1 << 20),
            (double)subject->stats.staging_bytes / (1 << 20), hr_route_name(subject->stats.route),
            subject->stats.bottleneck, subject->target->path);
+    const struct subject *plain = plain_of(report, subject);
+    if (subject->dtype != HR_DTYPE_NONE)
+        printf("      to %s by %s", hr_dtype_name(subject->dtype), subject->stats.conversion);
+    if (plain) {
+        struct spread to_plain = plain_ratio(report, subject, plain);
+        printf(", %.3f of the plain load (%.3f to %.3f)", to_plain.median, to_plain.least, to_plain.most);
+    }
+    if (subject->dtype != HR_DTYPE_NONE)
+        printf("\n");
 }
 
 void report_print(const struct report *report)
@@ -95,6 +126,21 @@ static void write_stats(FILE *json, const struct hr_stats *stats)
         (double)stats->idle_ns / 1e9, (double)stats->total_ns / 1e9);
 }
 
+static void write_conversion(FILE *json, const struct report *report, const struct subject *subject)
+{
+    const struct subject *plain = plain_of(report, subject);
+    if (subject->dtype == HR_DTYPE_NONE)
+        return;
+    json_string(json, "dtype", hr_dtype_name(subject->dtype));
+    json_string(json, "conversion", subject->stats.conversion);
+    fprintf(json, "\"converted_bytes\": %llu, ", (unsigned long long)subject->stats.bytes_converted);
+    if (plain) {
+        struct spread to_plain = plain_ratio(report, subject, plain);
+        fprintf(json, "\"plain_ratio_median\": %.4f, \"plain_ratio_min\": %.4f, \"plain_ratio_max\": %.4f, ",
+                to_plain.median, to_plain.least, to_plain.most);
+    }
+}
+
 static void write_subject(FILE *json, const struct report *report, const struct subject *subject)
 {
     const struct hr_checkpoint *checkpoint = subject->target->checkpoint;
@@ -114,6 +160,7 @@ static void write_subject(FILE *json, const struct report *report, const struct 
             "\"first_seconds\": %.4f, \"free_seconds\": %.4f, \"cpu_seconds\": %.4f, \"device_above_bytes\": %lld, ",
             subject->first_seconds, subject->free_seconds, spread_of(subject->cpu, report->pairs).median,
             (long long)subject_device_above(subject));
+    write_conversion(json, report, subject);
     write_stats(json, &subject->stats);
     fprintf(json, "\"verified_items\": %llu, \"verified_bytes\": %llu}", (unsigned long long)subject->verified_items,
             (unsigned long long)subject->verified_bytes);

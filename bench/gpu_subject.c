@@ -40,8 +40,11 @@ const char *subject_memory_name(enum subject_memory memory)
 
 void subject_parse(struct subject *subject, const char *text)
 {
-    char memory[8], loader[8];
-    int fields = sscanf(text, "%7[a-z],%7[a-z],%u", memory, loader, &subject->threads);
+    char memory[8], loader[8], dtype[16] = "";
+    int fields = sscanf(text, "%7[a-z],%7[a-z],%u,%15s", memory, loader, &subject->threads, dtype);
+    subject->dtype = hr_dtype_find(dtype, strlen(dtype));
+    if (*dtype && (subject->dtype == HR_DTYPE_NONE || strcmp(memory, "arena") != 0))
+        die("no dtype, or not with arena", text);
     for (int i = MEMORY_ARENA; fields >= 2 && i <= MEMORY_INTO; i++)
         if (strcmp(memory, memory_names[i]) == 0) {
             subject->memory = i;
@@ -49,7 +52,7 @@ void subject_parse(struct subject *subject, const char *text)
             if (subject->new_loader || strcmp(loader, "kept") == 0)
                 return;
         }
-    die("not a subject (arena|each|into,kept|new[,threads])", text);
+    die("not a subject (arena|each|into,kept|new[,threads[,dtype]])", text);
 }
 
 /* ---------------------------------------------------------------------------------------- memory and items */
@@ -70,6 +73,8 @@ static void make_items(struct subject *subject)
     for (size_t i = 0; i < count; i++) {
         subject->items[i].size = sizeof subject->items[i];
         subject->items[i].tensor_index = i;
+        if (hr_dtype_converts(hr_checkpoint_at(subject->target->checkpoint, i)->dtype, subject->dtype))
+            subject->items[i].dtype = subject->dtype;
         if (subject->memory == MEMORY_INTO)
             subject->items[i].into = (void *)(uintptr_t)at;
         at += rounded(hr_checkpoint_at(subject->target->checkpoint, i)->size);
@@ -156,7 +161,7 @@ void subject_end(struct subject *subject)
 
 int64_t subject_device_above(const struct subject *subject)
 {
-    return subject->used_most - (subject->memory == MEMORY_ARENA ? (int64_t)subject->target->bytes : 0);
+    return subject->used_most - (subject->memory == MEMORY_ARENA ? (int64_t)subject->stats.bytes_allocated : 0);
 }
 
 void subject_verify(struct subject *subject)

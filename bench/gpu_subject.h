@@ -29,6 +29,7 @@ struct subject {
     enum subject_memory memory;
     int new_loader;   /* one for each load, else one is kept */
     unsigned threads; /* asked for; 0: the library decides */
+    uint32_t dtype;   /* that all which can be are converted to, in arenas; HR_DTYPE_NONE: none */
     const char *device;
     int verify_all; /* compare all bytes, else those of a sample */
 
@@ -48,7 +49,10 @@ struct subject {
 
 void target_open(struct target *target, const char *path);
 
-/* Parses "memory,loader[,threads]": arena, each or into; kept or new. Dies where it is nothing of the kind. */
+/*
+ * Parses "memory,loader[,threads[,dtype]]": arena, each or into; kept or new; a dtype with arena only. Dies where it is
+ * nothing of the kind.
+ */
 void subject_parse(struct subject *subject, const char *text);
 const char *subject_memory_name(enum subject_memory memory);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write a Llama-shaped bf16 checkpoint of random bytes, sharded, with an index.
+"""Write a Llama-shaped checkpoint of random bytes, sharded, with an index.
 
-usage: make_checkpoint.py DIR GIB SHARDS [--small COUNT] [--hidden N]
+usage: make_checkpoint.py DIR GIB SHARDS [--small COUNT] [--hidden N] [--dtype BF16|F32]
 
 --small COUNT adds COUNT tensors of 16 KiB to 3 MiB each instead of the usual layers. --hidden N is the model's hidden
 size, 4096 unless given: layers of a smaller one come closer to a small GIB. The header of every shard is
@@ -13,6 +13,10 @@ import random
 import struct
 import sys
 from pathlib import Path
+
+
+DTYPES = {"BF16": 2, "F32": 4}
+DTYPE = sys.argv[sys.argv.index("--dtype") + 1] if "--dtype" in sys.argv else "BF16"
 
 
 def layer_tensors(layer: int, hidden: int) -> list:
@@ -37,7 +41,7 @@ def small_tensors(count: int) -> list:
 
 
 def bytes_of(shape: list) -> int:
-    size = 2
+    size = DTYPES[DTYPE]
     for extent in shape:
         size *= extent
     return size
@@ -46,7 +50,7 @@ def bytes_of(shape: list) -> int:
 def write_shard(path: Path, tensors: list) -> None:
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in tensors:
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + bytes_of(shape)]}
+        header[name] = {"dtype": DTYPE, "shape": shape, "data_offsets": [offset, offset + bytes_of(shape)]}
         offset += bytes_of(shape)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

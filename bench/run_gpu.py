@@ -70,6 +70,15 @@ def small(options: argparse.Namespace, folder: Path) -> dict:
     return bench_gpu(options, folder, [many, model], ["arena,kept", "each,kept"])
 
 
+def cast(options: argparse.Namespace, folder: Path) -> dict:
+    """Conversions on the way, each against the plain load of the same file in the same rounds."""
+    touch_memory(2)
+    narrow = make_model(folder, "model", options.gib, 4)
+    wide = make_model(folder, "single", options.gib, 4, "--dtype", "F32")
+    return {"f32_to_bf16": bench_gpu(options, folder, [wide], ["arena,kept,0", "arena,kept,0,BF16"]),
+            "bf16_to_f32": bench_gpu(options, folder, [narrow], ["arena,kept,0", "arena,kept,0,F32"])}
+
+
 def peers(options: argparse.Namespace, folder: Path) -> dict:
     model = large_model(options, folder)
     return run_json([sys.executable, HERE / "bench_peers.py", model], folder)
@@ -80,5 +89,5 @@ def transformers(options: argparse.Namespace, folder: Path) -> dict | None:
     return run_json([sys.executable, HERE / "bench_transformers.py", folder, "--gib", min(options.gib, 7.5)], folder)
 
 
-SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "peers": peers,
-            "transformers": transformers}
+SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "gpu-cast": cast,
+            "peers": peers, "transformers": transformers}

@@ -56,6 +56,8 @@ static void json_figures(struct json *json, const struct hr_stats *stats)
     json_u64(json, "bytes_direct", stats->bytes_direct);
     json_string(json, "storage", stats->storage, strlen(stats->storage));
     json_u64(json, "bytes_allocated", stats->bytes_allocated);
+    json_u64(json, "bytes_converted", stats->bytes_converted);
+    json_string(json, "conversion", stats->conversion, strlen(stats->conversion));
     json_u64(json, "reads", stats->read_count);
     json_u64(json, "chunks", stats->chunk_count);
     json_u64(json, "peak_window_bytes", stats->peak_window_bytes);
@@ -165,6 +167,14 @@ static void storage_rows(struct table *table, const struct hr_stats *stats)
     bytes_row(table, "past cache", stats->bytes_direct);
 }
 
+/* Of loads that give another dtype to some tensors. */
+static void conversion_rows(struct table *table, const struct hr_stats *stats)
+{
+    char size[32];
+    table_addf(table, "converted");
+    table_addf(table, "%s, by %s", human_bytes(size, stats->bytes_converted), stats->conversion);
+}
+
 static void gpu_rows(struct table *table, const struct hr_stats *stats)
 {
     char size[32], kernels[64];
@@ -214,6 +224,8 @@ void load_report_text(const struct load_report *report)
                *stats->route_reason ? ")" : "");
     if (*stats->storage)
         storage_rows(&table, stats);
+    if (stats->bytes_converted)
+        conversion_rows(&table, stats);
     table_addf(&table, "threads");
     table_addf(&table, "%u", stats->thread_count);
     table_addf(&table, "bottleneck");

@@ -3,6 +3,7 @@
  */
 #include "request.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,8 +101,106 @@ static int apply_slice(const struct hr_checkpoint *checkpoint, const char *argum
     return code;
 }
 
+/* ------------------------------------------------------------------------------------------ --dtype */
+
+/* What a dtype without a name or pattern converts. */
+static int is_float(uint32_t dtype)
+{
+    switch (dtype) {
+    case HR_DTYPE_F64:
+    case HR_DTYPE_F32:
+    case HR_DTYPE_F16:
+    case HR_DTYPE_BF16:
+    case HR_DTYPE_F8_E5M2:
+    case HR_DTYPE_F8_E4M3:
+    case HR_DTYPE_F8_E8M0:
+    case HR_DTYPE_F8_E4M3FNUZ:
+    case HR_DTYPE_F8_E5M2FNUZ:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* The dtype of a name in any case; HR_DTYPE_NONE for "auto". */
+static int dtype_parse(const char *argument, const char *name, uint32_t *ret_dtype, struct hr_error *err)
+{
+    char upper[16] = "";
+    size_t size = strlen(name);
+    for (size_t i = 0; i < size && i + 1 < sizeof upper; i++)
+        upper[i] = (char)toupper((unsigned char)name[i]);
+    *ret_dtype = size < sizeof upper ? hr_dtype_find(upper, size) : HR_DTYPE_NONE;
+    if (*ret_dtype == HR_DTYPE_NONE && strcmp(upper, "AUTO") != 0)
+        return error_set(err, HR_EINVALID_ARGUMENT,
+                         "--dtype '%s': '%s' is no dtype; say BF16, F16, F32, F8_E4M3, ... or auto, as stored",
+                         argument, name);
+    return 0;
+}
+
+/* Of all selected tensors of floats. */
+static int apply_general_dtype(const struct hr_checkpoint *checkpoint, const char *argument, struct request *request,
+                               struct hr_error *err)
+{
+    uint32_t dtype;
+    int code = dtype_parse(argument, argument, &dtype, err);
+    for (size_t i = 0; code == 0 && i < request->item_count; i++)
+        if (is_float(hr_checkpoint_at(checkpoint, request->items[i].tensor_index)->dtype))
+            request->items[i].dtype = dtype;
+    return code;
+}
+
+/* Of the selected tensors that `name` names or matches. */
+static int apply_named_dtype(const struct hr_checkpoint *checkpoint, const char *argument, const char *name,
+                             uint32_t dtype, const size_t *marks, struct request *request, struct hr_error *err)
+{
+    size_t count = hr_checkpoint_count(checkpoint), applied = 0;
+    for (size_t i = match_next(checkpoint, name, 0); i < count; i = match_next(checkpoint, name, i + 1))
+        if (marks[i]) {
+            request->items[marks[i] - 1].dtype = dtype;
+            applied++;
+        }
+    if (applied == 0)
+        return error_set(err, HR_ETENSOR_NOT_FOUND, "--dtype '%s': no selected tensor of %zu matches '%s'", argument,
+                         request->item_count, name);
+    return 0;
+}
+
+/* One [GLOB=]DTYPE, if it is of the kind that is asked for. Names may contain '='; dtypes cannot. */
+static int apply_dtype(const struct hr_checkpoint *checkpoint, const char *argument, int is_general,
+                       const size_t *marks, struct request *request, struct hr_error *err)
+{
+    const char *equals = strrchr(argument, '=');
+    uint32_t dtype;
+    if ((equals == NULL) != is_general)
+        return 0;
+    if (!equals)
+        return apply_general_dtype(checkpoint, argument, request, err);
+    int code = dtype_parse(argument, equals + 1, &dtype, err);
+    if (code < 0)
+        return code;
+    char *name = strndup(argument, (size_t)(equals - argument));
+    if (!name)
+        return error_set(err, HR_EOUT_OF_MEMORY, "out of memory for the name in --dtype");
+    code = apply_named_dtype(checkpoint, argument, name, dtype, marks, request, err);
+    free(name);
+    return code;
+}
+
+static int apply_dtypes(const struct hr_checkpoint *checkpoint, const struct text_list *dtypes, const size_t *marks,
+                        struct request *request, struct hr_error *err)
+{
+    int code = 0;
+    for (int is_general = 1; is_general >= 0; is_general--)
+        for (size_t i = 0; i < dtypes->count && code == 0; i++)
+            code = apply_dtype(checkpoint, dtypes->texts[i], is_general, marks, request, err);
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------------ the request */
+
 int request_make(const struct hr_checkpoint *checkpoint, const struct text_list *matches,
-                 const struct text_list *slices, struct request *ret_request, struct hr_error *err)
+                 const struct text_list *slices, const struct text_list *dtypes, struct request *ret_request,
+                 struct hr_error *err)
 {
     size_t count = hr_checkpoint_count(checkpoint);
     size_t *marks = allocate(count, sizeof *marks);
@@ -111,6 +210,8 @@ int request_make(const struct hr_checkpoint *checkpoint, const struct text_list 
         make_items(marks, count, &request);
     for (size_t i = 0; i < slices->count && code == 0; i++)
         code = apply_slice(checkpoint, slices->texts[i], marks, &request, err);
+    if (code == 0)
+        code = apply_dtypes(checkpoint, dtypes, marks, &request, err);
     free(marks);
     if (code == 0)
         *ret_request = request;
@@ -161,7 +262,7 @@ int job_open(const struct request_options *options, const struct text_list *path
     if (code == 0)
         code = checkpoint_open(paths->texts, paths->count, &options->open, &job.checkpoint, err);
     if (code == 0)
-        code = request_make(job.checkpoint, &options->matches, &options->slices, &job.request, err);
+        code = request_make(job.checkpoint, &options->matches, &options->slices, &options->dtypes, &job.request, err);
     if (code == 0)
         *ret_job = job;
     else
@@ -181,4 +282,5 @@ void request_options_release(struct request_options *options)
 {
     text_list_release(&options->matches);
     text_list_release(&options->slices);
+    text_list_release(&options->dtypes);
 }

@@ -1,5 +1,6 @@
 /*
- * request.h: from options and paths to an open checkpoint, the items that --match and --slice choose, and a loader.
+ * request.h: from options and paths to an open checkpoint, the items that --match, --slice and --dtype choose, and a
+ * loader.
  * The verbs that load share these options, so that what `plan` prints is what `load` does.
  */
 #ifndef CLI_REQUEST_H
@@ -24,7 +25,7 @@ struct tuning {
 
 struct request_options {
     struct open_flags open;
-    struct text_list matches, slices;
+    struct text_list matches, slices, dtypes;
     struct tuning tuning;
     const char *device; /* NULL: what request_loader() takes */
 };
@@ -41,6 +42,10 @@ struct request_options {
 #define SLICE_OPTION(list)                                        \
     OPTION("slice", "NAME=[a:b,...]", OPTION_LIST, &(list), NULL, \
            "only this range of the tensors that NAME is or matches; may be given again")
+
+#define DTYPE_OPTION(list)                               \
+    OPTION("dtype", "DTYPE", OPTION_LIST, &(list), NULL, \
+           "convert tensors of floats, or with GLOB=DTYPE what GLOB matches; may be given again")
 
 #define TUNING_OPTIONS(tuning)                                                                                    \
     OPTION("route", "ROUTE", OPTION_ROUTE, &(tuning).route, "HEADRACE_ROUTE", "auto, pread, uring, mmap or gds"), \
@@ -82,10 +87,12 @@ int checkpoint_open(const char *const *paths, size_t path_count, const struct op
 
 /*
  * The tensors that one of `matches` matches (all without any), in the checkpoint's order, with the ranges that `slices`
- * give them; of several slices of a tensor the last counts. HR_ETENSOR_NOT_FOUND when one of them matches nothing.
+ * give them and the dtypes that `dtypes` do; of several of a tensor the last counts, but a dtype without a name or pattern
+ * comes before those with one, and is for tensors of floats only. HR_ETENSOR_NOT_FOUND when one of them matches nothing.
  */
 int request_make(const struct hr_checkpoint *checkpoint, const struct text_list *matches,
-                 const struct text_list *slices, struct request *ret_request, struct hr_error *err);
+                 const struct text_list *slices, const struct text_list *dtypes, struct request *ret_request,
+                 struct hr_error *err);
 void request_release(struct request *request);
 
 /* A loader for the one device of this name; NULL means "auto", with the mmap route "cpu". */

@@ -26,6 +26,7 @@ struct digest {
     const struct hr_tensor *tensor;
     uint64_t *shape; /* of the slice, or NULL: the tensor's */
     uint64_t bytes;
+    uint32_t dtype; /* in memory */
     XXH128_canonical_t hash;
 };
 
@@ -81,6 +82,7 @@ static int hash_item(struct hashing *hashing, size_t item, struct hasher *hasher
     if (code < 0)
         return code;
     digest->bytes = view.bytes;
+    digest->dtype = view.dtype;
     digest->shape = allocate(view.rank, sizeof *digest->shape);
     for (uint32_t i = 0; i < view.rank; i++)
         digest->shape[i] = view.shape[i];
@@ -175,7 +177,7 @@ static void print_json(const struct hr_device_info *device, const struct digest 
         json_open(&json, NULL, '{');
         json_string(&json, "name", tensor->name, tensor->name_size);
         json_text(&json, "hash", text);
-        json_text(&json, "dtype", hr_dtype_name(tensor->dtype));
+        json_text(&json, "dtype", hr_dtype_name(digests[i].dtype));
         json_shape(&json, "shape", digests[i].shape, tensor->rank);
         json_u64(&json, "bytes", digests[i].bytes);
         json_close(&json, '}');
@@ -231,13 +233,10 @@ int hash_run(const struct verb *verb, int argument_count, char **arguments)
     struct text_list paths;
     struct hr_error err;
     int as_json = 0, code;
-    const struct option options[] = {DEVICE_OPTION(request.device),
-                                     MATCH_OPTION(request.matches),
-                                     SLICE_OPTION(request.slices),
-                                     TUNING_OPTIONS(request.tuning),
-                                     OPEN_OPTIONS(request.open),
-                                     JSON_OPTION(as_json),
-                                     {0}};
+    const struct option options[] = {DEVICE_OPTION(request.device),  MATCH_OPTION(request.matches),
+                                     SLICE_OPTION(request.slices),   DTYPE_OPTION(request.dtypes),
+                                     TUNING_OPTIONS(request.tuning), OPEN_OPTIONS(request.open),
+                                     JSON_OPTION(as_json),           {0}};
     if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){1, SIZE_MAX}, &paths, &code)) {
         request_options_release(&request);
         return code;

@@ -136,6 +136,7 @@ int load_run(const struct verb *verb, int argument_count, char **arguments)
         DEVICE_OPTION(load.request.device),
         MATCH_OPTION(load.request.matches),
         SLICE_OPTION(load.request.slices),
+        DTYPE_OPTION(load.request.dtypes),
         OPTION("repeat", "N", OPTION_COUNT, &load.repeat_count, NULL, "load N times and report each and the median"),
         OPTION("deadline", "SECONDS", OPTION_SECONDS, &load.deadline_ns, NULL, "give up when a load takes longer"),
         OPTION("trace", "FILE", OPTION_TEXT, &load.trace_path, NULL,

@@ -200,7 +200,7 @@ static int list(const struct open_flags *flags, const struct text_list *paths, c
     if (code < 0)
         return code;
     struct listing listing = {.checkpoint = checkpoint};
-    code = request_make(checkpoint, matches, &(struct text_list){0}, &listing.request, err);
+    code = request_make(checkpoint, matches, &(struct text_list){0}, &(struct text_list){0}, &listing.request, err);
     if (code == 0) {
         count_totals(&listing);
         if (as_json)

@@ -35,13 +35,10 @@ int plan_run(const struct verb *verb, int argument_count, char **arguments)
     struct text_list paths;
     struct hr_error err;
     int as_json = 0, code;
-    const struct option options[] = {DEVICE_OPTION(request.device),
-                                     MATCH_OPTION(request.matches),
-                                     SLICE_OPTION(request.slices),
-                                     TUNING_OPTIONS(request.tuning),
-                                     OPEN_OPTIONS(request.open),
-                                     JSON_OPTION(as_json),
-                                     {0}};
+    const struct option options[] = {DEVICE_OPTION(request.device),  MATCH_OPTION(request.matches),
+                                     SLICE_OPTION(request.slices),   DTYPE_OPTION(request.dtypes),
+                                     TUNING_OPTIONS(request.tuning), OPEN_OPTIONS(request.open),
+                                     JSON_OPTION(as_json),           {0}};
     if (!options_parse(verb, options, argument_count, arguments, (struct operand_count){1, SIZE_MAX}, &paths, &code)) {
         request_options_release(&request);
         return code;

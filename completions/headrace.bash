@@ -23,6 +23,8 @@ _headrace() {
         words=$("$command" --help 2>/dev/null | sed -n 's/^  \([a-z-]*\)  .*/\1/p')
     elif [[ $before == --route ]]; then
         words='auto pread uring mmap gds'
+    elif [[ $before == --dtype ]]; then
+        words='auto BF16 F16 F32 F64 F8_E4M3 F8_E5M2'
     elif [[ $before == --device ]]; then
         words='auto cpu cuda'
     elif [[ $before == --* ]] && _headrace_wants_value "$command" "$verb" "$before"; then

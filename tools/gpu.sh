@@ -8,6 +8,7 @@
 #   threads   the same with 4 to 128 readers asked for
 #   cores     the same on 2, 4 and 8 cores
 #   small     20,000 small tensors against few large ones (31 GB more on the disk)
+#   cast      dtypes converted on the way, each against the plain load of the same file (as much on the disk again)
 #   peers     other loaders in PyTorch, taking turns
 #   transformers  from_pretrained with and without headrace, a dense model and a mixture of experts (10 GB on the disk)
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
@@ -123,7 +124,7 @@ bitwise)
     python3 tools/gpu_bitwise.py --models "$models" --scratch "$scratch" --json "$out/bitwise.json"
     ;;
 bench) use_wheels && benchmark gpu-hot ;;
-threads | cores | small) use_wheels && benchmark "gpu-$part" ;;
+threads | cores | small | cast) use_wheels && benchmark "gpu-$part" ;;
 peers | transformers) use_wheels && benchmark "$part" ;;
 cold | cold-half) use_programs && benchmark "$part" ;;
 cold-peers) use_wheels && benchmark cold-peers ;;

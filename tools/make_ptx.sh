@@ -1,17 +1,19 @@
 #!/bin/bash
-# Makes src/device/kernels/place.ptx, the form of the placing kernel that every driver since CUDA 11 translates for
+# Makes src/device/kernels/*.ptx, the form of the GPU kernels that every driver since CUDA 11 translates for
 # its GPU: make_ptx.sh; make_ptx.sh --check says whether it is in step, as far as the tools of this machine can tell.
 #
 # The text is for the oldest GPUs that nvcc 13 knows. Its .version is lowered to what the instructions need, since
 # drivers refuse versions that are newer than they are. Other releases of nvcc write other text for the same source,
 # so only the release that stands in the file is compared with. The comment on top must not say ".version": tools that
-# look for that line take the first one.
+# look for that line take the first one. Conversions must give the bits that processors give: no multiply-add is made of
+# two operations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-source=src/device/kernels/place.cu
-ptx=src/device/kernels/place.ptx
+kernels="place cast"
+folder=src/device/kernels
 arch=compute_75
 version=7.0
+options="-ptx -O3 -fmad=false -arch=$arch -Isrc -Iinclude"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -24,13 +26,15 @@ bare() {
     sed -e 's|//.*||' -e 's/[ \t]*$//' -e '/^$/d' "$1"
 }
 
+# make_ptx KERNEL TARGET
 make_ptx() {
-    nvcc -ptx -O3 -arch=$arch -Isrc -o "$work/raw.ptx" $source
+    # shellcheck disable=SC2086  # words
+    nvcc $options -o "$work/raw.ptx" $folder/"$1".cu
     {
-        echo "// Made from place.cu by tools/make_ptx.sh with nvcc of CUDA $(release): nvcc -ptx -O3 -arch=$arch -Isrc"
+        echo "// Made from $1.cu by tools/make_ptx.sh with nvcc of CUDA $(release): nvcc $options"
         echo "// and the version lowered to $version. Not to be edited."
         bare "$work/raw.ptx" | sed "s/^\.version .*/.version $version/"
-    } >"$1"
+    } >"$2"
 }
 
 # What ptxas does not know any more, it names; that is no fault of the file.
@@ -39,33 +43,36 @@ assemble() {
     known=$(ptxas --help)
     for gpu in sm_75 sm_80 sm_90 sm_100; do
         if grep -q "'$gpu'" <<<"$known"; then
-            ptxas -arch=$gpu -o "$work/$gpu.cubin" $ptx
+            ptxas -arch=$gpu -o "$work/$gpu.cubin" "$1"
         fi
     done
 }
 
 check() {
+    local ptx=$folder/$1.ptx
     if command -v ptxas >/dev/null; then
-        assemble
+        assemble "$ptx"
     else
         echo "check-kernel: no ptxas here: $ptx was not assembled"
     fi
     if ! command -v nvcc >/dev/null; then
         echo "check-kernel: no nvcc here: $ptx was not compared with its source"
-    elif ! grep -q "CUDA $(release):" $ptx; then
+    elif ! grep -q "CUDA $(release):" "$ptx"; then
         echo "check-kernel: nvcc of CUDA $(release) is not the one that made $ptx: not compared with its source"
     else
-        make_ptx "$work/place.ptx"
-        diff <(bare $ptx) <(bare "$work/place.ptx") >"$work/difference" || {
-            echo "$ptx is not what $source gives: run tools/make_ptx.sh" >&2
+        make_ptx "$1" "$work/made.ptx"
+        diff <(bare "$ptx") <(bare "$work/made.ptx") >"$work/difference" || {
+            echo "$ptx is not what $1.cu gives: run tools/make_ptx.sh" >&2
             head -20 "$work/difference" >&2
             exit 1
         }
     fi
 }
 
-if [[ ${1-} == --check ]]; then
-    check
-else
-    make_ptx $ptx
-fi
+for kernel in $kernels; do
+    if [[ ${1-} == --check ]]; then
+        check "$kernel"
+    else
+        make_ptx "$kernel" "$folder/$kernel.ptx"
+    fi
+done

@@ -292,13 +292,15 @@ struct hr_range {
 /*
  * One tensor of a request. What is left zero means: the whole tensor, as stored, on the loader's first
  * device, in memory of ours. A tensor may be asked for more than once. `into` memory must not overlap that of
- * another item; what of it lies between the elements is not written. Strides may be negative.
+ * another item; what of it lies between the elements is not written. Strides may be negative. With another dtype than
+ * the stored one elements are converted on their way, without memory for a second copy; `into` and its strides are
+ * those of the converted elements. What does not convert is HR_EUNSUPPORTED.
  */
 struct hr_item {
     size_t size; /* of this struct */
     size_t tensor_index;
     const struct hr_range *ranges; /* one per dimension, or NULL for all; read during the call only */
-    uint32_t dtype;                /* HR_DTYPE_NONE, or that of the tensor: nothing is converted */
+    uint32_t dtype;                /* of the result: HR_DTYPE_NONE is that of the tensor; see hr_dtype_converts() */
     uint32_t device_index;         /* into the loader's devices */
     void *into;                    /* the caller's memory, or NULL; any alignment; must live until the load is freed */
     const int64_t *into_strides;   /* bytes, one per dimension, read like `ranges`; NULL: compact, row-major */
@@ -520,7 +522,7 @@ struct hr_view {
 
 struct hr_stats {
     size_t size;                /* of this struct, set by the caller */
-    uint64_t bytes_needed;      /* of all items */
+    uint64_t bytes_needed;      /* of all items, as they are stored */
     uint64_t bytes_ready;       /* of items that are ready */
     uint64_t bytes_read;        /* by system calls; over-read and repeats included */
     uint64_t bytes_allocated;   /* destinations, as the allocator was asked */
@@ -553,6 +555,8 @@ struct hr_stats {
      * first such file; "" while there is none, and while it is being found out.
      */
     char storage[160];
+    uint64_t bytes_converted; /* of bytes_needed: of items that get another dtype */
+    char conversion[160]; /* who converts them: "readers", "GPU", or why not the GPU; "" where nothing is converted */
 };
 
 /*

@@ -39,6 +39,12 @@ const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t 
     return hr_checkpoint_at(load->checkpoint->checkpoint, load->items[index].tensor_index);
 }
 
+uint32_t core_load_dtype(const struct load_object *load, size_t index)
+{
+    uint32_t dtype = load->items[index].dtype;
+    return dtype == HR_DTYPE_NONE ? core_load_tensor(load, index)->dtype : dtype;
+}
+
 static int is_forked(struct load_object *load)
 {
     return load->fork_generation != core_state_of((PyObject *)load)->fork_generation;
@@ -228,6 +234,18 @@ static int set_extras(struct load_object *self, PyObject *ranges, PyObject *into
     return PyErr_Occurred() == NULL ? 0 : -1;
 }
 
+static int set_dtypes(struct load_object *self, PyObject *dtypes)
+{
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dtypes, &position, &key, &value)) {
+        size_t index = PyLong_AsSize_t(key);
+        if (index < self->item_count)
+            self->items[index].dtype = (uint32_t)PyLong_AsUnsignedLong(value);
+    }
+    return PyErr_Occurred() == NULL ? 0 : -1;
+}
+
 static int set_items(struct load_object *self, PyObject *indices)
 {
     struct hr_checkpoint *checkpoint = self->checkpoint->checkpoint;
@@ -258,7 +276,8 @@ static int check_dtypes(struct load_object *self)
 {
     for (size_t i = 0; i < self->item_count; i++) {
         const struct hr_tensor *tensor = core_load_tensor(self, i);
-        PyObject *reason = self->maker.reasons[tensor->dtype];
+        uint32_t dtype = core_load_dtype(self, i);
+        PyObject *reason = self->maker.reasons[dtype];
         if (self->places[i] == CORE_INTO)
             continue;
         if (reason != NULL) {
@@ -266,7 +285,7 @@ static int check_dtypes(struct load_object *self)
                             tensor->name, PyUnicode_AsUTF8AndSize(reason, NULL));
             return -1;
         }
-        uint64_t divisor = self->maker.divisors[tensor->dtype];
+        uint64_t divisor = self->maker.divisors[dtype];
         if (divisor > 1 && (tensor->rank == 0 || tensor->shape[tensor->rank - 1] % divisor != 0)) {
             core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name,
                             "tensor '%s': its last dimension does not fill whole bytes, which no framework can hold; "
@@ -302,13 +321,14 @@ static int start(struct load_object *self, struct hr_load_options *options)
 
 static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
 {
-    PyObject *loader, *checkpoint, *indices, *ranges, *shapes, *into, *maker, *progress;
+    PyObject *loader, *checkpoint, *indices, *ranges, *shapes, *dtypes, *into, *maker, *progress;
     struct core_state *state = PyType_GetModuleState(type);
     struct hr_load_options options = {0};
     unsigned long long window_bytes, deadline_ns, stream;
-    if (!PyArg_ParseTuple(arguments, "O!O!OO!O!O!OKKIOK", state->loader_type, &loader, state->checkpoint_type,
-                          &checkpoint, &indices, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type, &into,
-                          &maker, &window_bytes, &deadline_ns, &options.sequential, &progress, &stream))
+    if (!PyArg_ParseTuple(arguments, "O!O!OO!O!O!O!OKKIOK", state->loader_type, &loader, state->checkpoint_type,
+                          &checkpoint, &indices, &PyDict_Type, &ranges, &PyDict_Type, &shapes, &PyDict_Type, &dtypes,
+                          &PyDict_Type, &into, &maker, &window_bytes, &deadline_ns, &options.sequential, &progress,
+                          &stream))
         return NULL;
     options.window_bytes = window_bytes;
     options.deadline_ns = deadline_ns;
@@ -323,7 +343,8 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     self->progress = progress == Py_None ? NULL : Py_NewRef(progress);
     self->stream = (void *)(uintptr_t)stream;
     if ((maker != Py_None && core_maker_init(&self->maker, maker) < 0) || set_items(self, indices) < 0 ||
-        set_extras(self, ranges, into) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
+        set_extras(self, ranges, into) < 0 || set_dtypes(self, dtypes) < 0 ||
+        (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -611,8 +632,9 @@ static PyType_Slot load_slots[] = {
     {Py_tp_getset, load_getset},
     {Py_tp_members, load_members},
     {Py_sq_length, load_length},
-    {Py_tp_doc, (char *)"Load(loader, checkpoint, indices, ranges, shapes, into, maker, window_bytes, deadline_ns, "
-                        "sequential, progress, stream, /)\n--\n\nA running load."},
+    {Py_tp_doc,
+     (char *)"Load(loader, checkpoint, indices, ranges, shapes, dtypes, into, maker, window_bytes, deadline_ns, "
+             "sequential, progress, stream, /)\n--\n\nA running load."},
     {0, NULL},
 };
 

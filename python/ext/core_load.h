@@ -69,7 +69,9 @@ extern const struct hr_allocator core_maker_hook;
 
 /* Tensor of an item. */
 const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index);
-/* Bytes of an item's elements. */
+/* What it becomes: the tensor's dtype, or the one that it is converted to. */
+uint32_t core_load_dtype(const struct load_object *load, size_t index);
+/* Bytes of an item's elements, converted. */
 uint64_t core_load_item_bytes(const struct load_object *load, size_t index);
 
 #endif

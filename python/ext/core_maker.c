@@ -75,9 +75,12 @@ uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
 {
     const struct hr_tensor *tensor = core_load_tensor(load, index);
     const struct hr_range *ranges = load->items[index].ranges;
-    if (ranges == NULL)
+    uint32_t dtype = core_load_dtype(load, index);
+    if (ranges == NULL && dtype == tensor->dtype)
         return tensor->size;
-    uint64_t bits = hr_dtype_bits(tensor->dtype);
+    uint64_t bits = hr_dtype_bits(dtype);
+    if (ranges == NULL)
+        return tensor->size / (hr_dtype_bits(tensor->dtype) / 8) * (bits / 8); /* what converts has whole bytes */
     for (uint32_t i = 0; i < tensor->rank; i++)
         bits *= range_extent(&ranges[i]);
     return bits / 8;
@@ -86,7 +89,7 @@ uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
 static PyObject *item_shape(struct load_object *load, size_t index)
 {
     const struct hr_tensor *tensor = core_load_tensor(load, index);
-    uint64_t divisor = load->maker.divisors[tensor->dtype];
+    uint64_t divisor = load->maker.divisors[core_load_dtype(load, index)];
     if (load->shapes != NULL) {
         PyObject *key = PyLong_FromSize_t(index);
         PyObject *shape = key == NULL ? NULL : PyDict_GetItemWithError(load->shapes, key);
@@ -135,7 +138,7 @@ static int make_object(struct load_object *load, size_t index)
     Py_XDECREF(shape);
     if (arguments == NULL)
         return -1;
-    uint32_t dtype = core_load_tensor(load, index)->dtype;
+    uint32_t dtype = core_load_dtype(load, index);
     PyObject *object = PyObject_Call(load->maker.callable, arguments, load->maker.keywords[dtype]);
     Py_DECREF(arguments);
     if (object == NULL)

@@ -133,6 +133,12 @@ static PyObject *dtype_list(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ign
     return list;
 }
 
+static PyObject *dtype_converts(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    unsigned from, to;
+    return PyArg_ParseTuple(arguments, "II", &from, &to) ? PyBool_FromLong(hr_dtype_converts(from, to)) : NULL;
+}
+
 static PyObject *capability_list(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     struct hr_capability capabilities[32];
@@ -166,6 +172,9 @@ static PyMethodDef core_functions[] = {
     {"error_list", error_list, METH_NOARGS, "error_list()\n--\n\n[(code, kind, text)] of every error."},
     {"dtype_list", dtype_list, METH_NOARGS,
      "dtype_list()\n--\n\n[(name, bits)]; the dtype's code is its position + 1."},
+    {"dtype_converts", dtype_converts, METH_VARARGS,
+     "dtype_converts($module, source, target, /)\n--\n\nWhether elements of one code can be made into those of "
+     "another."},
     {"capability_list", capability_list, METH_NOARGS, "capability_list()\n--\n\n[(name, usable, detail)]."},
     {"device_find", core_device_find, METH_O, "device_find(name, /)\n--\n\nThe facts of a device, a dict."},
     {"storage", core_storage, METH_O,

@@ -17,11 +17,12 @@ static PyObject *joined(PyObject *first, PyObject *second)
 
 static PyObject *transfer_dict(const struct hr_stats *stats)
 {
-    return Py_BuildValue("{sK sK sK sK sK sK ss ss sK ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
+    return Py_BuildValue("{sK sK sK sK sK sK ss ss sK ss sK ss}", "bytes_sent", U64(stats->bytes_sent), "copy_count",
                          U64(stats->copy_count), "kernel_count", U64(stats->kernel_count), "staging_bytes",
                          U64(stats->staging_bytes), "copy_wait_ns", U64(stats->copy_wait_ns), "cpu_ns",
                          U64(stats->cpu_ns), "staging", stats->staging, "placement", stats->placement, "bytes_direct",
-                         U64(stats->bytes_direct), "storage", stats->storage);
+                         U64(stats->bytes_direct), "storage", stats->storage, "bytes_converted",
+                         U64(stats->bytes_converted), "conversion", stats->conversion);
 }
 
 PyObject *core_stats_dict(const struct hr_stats *stats)

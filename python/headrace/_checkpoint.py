@@ -150,9 +150,14 @@ class Checkpoint(Mapping[str, TensorInfo]):
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
                 or shard(dim, rank, world). Only the needed bytes are read. An exact name goes before patterns, and
                 earlier patterns before later ones.
-            dtype: a dtype, or {name or pattern: dtype}; must be the stored one in this version.
+            dtype: what the tensors become: "auto" or None: as they are stored; a dtype ("bfloat16", "BF16",
+                torch.bfloat16, ...): tensors of floats are converted to it on their way, others (integers, BOOL, and
+                F4, F6, C64, which do not convert) stay as they are; {name or pattern: any of these}: what an entry
+                names or matches is converted, integers too, but for "*", which is as a single dtype. A name goes
+                before patterns and "*" after them: {"*": "bfloat16", "*.scale": "auto"}.
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
-                and dtypes must be equal; strides are free. All on one device: a load for each, where there are more.
+                must be equal; strides are free; another dtype than the stored one is converted to. All on one device: a
+                load for each, where there are more.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
@@ -164,8 +169,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
 
-        Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
-        DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
+        Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a pair that
+        does not convert), DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
         """
         loader = loader or _options.shared_loader()
         place = None if device is None else _devices.name_of(device)
@@ -204,8 +209,9 @@ class Checkpoint(Mapping[str, TensorInfo]):
         return iter(self.start(names, **options))
 
     def _check_dtypes(self, request: _request.Request, framework: _frameworks.Framework) -> None:
-        for index in range(len(self)) if request.indices is None else request.indices:
-            name, dtype, *_ = self._core.info(index)
+        for position in range(len(self) if request.indices is None else len(request.indices)):
+            name, stored, *_ = self._core.info(request.index_of(position))
+            dtype = request.dtypes.get(position, stored)
             reason = framework.reason(dtype) if framework.reason is not None else None
             if reason is not None:
                 raise errors.make("Unsupported", f"tensor '{name}': {reason}", tensor=name)

@@ -11,6 +11,9 @@ from . import _core
 # (name, bits of an element), in the order of the library's codes.
 DTYPES: list[tuple[str, int]] = _core.dtype_list()
 BITS: dict[str, int] = dict(DTYPES)
+CODES: dict[str, int] = {name: position + 1 for position, (name, _) in enumerate(DTYPES)}
+# What a dtype for a whole load converts; integers and BOOL stay as they are, as PyTorch's and Transformers' models do.
+FLOATS = {"F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 
 # F4 packs two elements into a byte; PyTorch's element is the pair.
 TORCH = {
@@ -81,6 +84,11 @@ def name_of(dtype: Any) -> str | None:
 def _name_of(dtype: Any) -> str | None:
     text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return text.upper() if text.upper() in BITS else ALIASES.get(text.lower())
+
+
+def converts(source: str, target: str) -> bool:
+    """Whether elements of one dtype can be made into those of another, or are of it already."""
+    return source == target or _core.dtype_converts(CODES[source], CODES[target])
 
 
 def torch_dtype(torch: ModuleType, name: str) -> Any:

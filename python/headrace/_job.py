@@ -35,7 +35,7 @@ Progress = Union[bool, Callable[[int, int, int, int], object]]
 class Stats:
     """What a load did. Times are nanoseconds; those of reading are summed over the reader threads."""
 
-    bytes_needed: int
+    bytes_needed: int  #: as they are stored
     bytes_ready: int
     bytes_read: int
     bytes_direct: int  #: of bytes_read: past the page cache, with O_DIRECT
@@ -56,6 +56,8 @@ class Stats:
     route: str
     route_reason: str
     bottleneck: str
+    bytes_converted: int  #: of bytes_needed: of tensors that got another dtype
+    conversion: str  #: who converted them: "readers", "GPU", or why not the GPU; "" when nothing was converted
     storage: str  #: how what the page cache did not hold was read, and why not better; "" when it held all
     bytes_sent: int  #: GPUs: over the link
     copy_count: int  #: GPUs: copies, one for each range of memory
@@ -162,8 +164,8 @@ class Job:
         self._device = {"device": facts["device"], "device_name": facts["name"]}
         self._device_uuid: str = facts["uuid"]
         self._load = _core.Load(
-            loader, self._core, request.indices, request.ranges, request.shapes, request.into, framework.maker,
-            window_bytes, _deadline_ns(deadline), lazy, self._bar, stream,
+            loader, self._core, request.indices, request.ranges, request.shapes, request.dtype_codes(), request.into,
+            framework.maker, window_bytes, _deadline_ns(deadline), lazy, self._bar, stream,
         )
         self._wait, self._wait_all, self._next = (
             _within(scope, call) for call in (self._load.wait, self._load.wait_all, self._load.next)

@@ -43,6 +43,7 @@ class Request:
     indices: list[int] | None = None  # of tensors; None: all
     ranges: dict[int, Ranges] = field(default_factory=dict)
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[int, str] = field(default_factory=dict)  # of what is converted, and what was asked for by its name
     into: dict[int, tuple[Any, int, tuple[int, ...] | None]] = field(default_factory=dict)
     exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
     device: str | None = None  # where the memory of `into` must be; None: not known yet
@@ -50,6 +51,9 @@ class Request:
 
     def index_of(self, position: int) -> int:
         return position if self.indices is None else self.indices[position]
+
+    def dtype_codes(self) -> dict[int, int]:
+        return {position: _dtypes.CODES[name] for position, name in self.dtypes.items()}
 
 
 def make(
@@ -73,7 +77,7 @@ def make(
     if slices:
         _add_slices(core, request, slices)
     if dtype is not None:
-        _check_dtypes(core, request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
+        _add_dtypes(core, request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
     if into is not None:
         _add_into(core, request, into)
     return request
@@ -137,8 +141,8 @@ def resolve_index(shape: tuple[int, ...], index: Any) -> tuple[Ranges, tuple[int
         raise errors.make("InvalidArgument", f"{given} indices for a tensor of {len(shape)} dimensions {shape}")
     at = ellipses[0] if ellipses else len(parts)
     parts[at : at + len(ellipses)] = [slice(None)] * (len(shape) - given)
-    ranges = tuple(_resolve_part(part, dim, extent) for dim, (part, extent) in enumerate(zip(parts, shape)))
-    sizes = (_extent(bounds) for bounds, part in zip(ranges, parts) if isinstance(part, slice))
+    ranges = tuple(_resolve_part(part, dim, size) for dim, (part, size) in enumerate(zip(parts, shape)))
+    sizes = (extent(bounds) for bounds, part in zip(ranges, parts) if isinstance(part, slice))
     return ranges, tuple(sizes)
 
 
@@ -169,12 +173,13 @@ def _resolve_shard(shape: tuple[int, ...], part: Shard) -> tuple[Ranges, tuple[i
         raise errors.make("InvalidArgument", f"there is no dimension {part.dim} in shape {shape}")
     block = -(-shape[dim] // part.world)
     start = min(part.rank * block, shape[dim])
-    ranges = [(0, extent, 1) for extent in shape]
+    ranges = [(0, size, 1) for size in shape]
     ranges[dim] = (start, min(start + block, shape[dim]), 1)
-    return tuple(ranges), tuple(map(_extent, ranges))
+    return tuple(ranges), tuple(map(extent, ranges))
 
 
-def _extent(bounds: tuple[int, int, int]) -> int:
+def extent(bounds: tuple[int, int, int]) -> int:
+    """How many elements a range leaves."""
     start, stop, step = bounds
     return -(-(stop - start) // step)
 
@@ -201,46 +206,82 @@ def packed_shape(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[int, ..
     return (*shape[:-1], shape[-1] // 2)
 
 
-def _check_dtypes(core: _core.Checkpoint, request: Request, dtypes: Mapping[str, Any]) -> None:
-    for position, dtype in _by_pattern(core, request, dtypes).items():
-        name, stored, *_ = core.info(request.index_of(position))
-        wanted = _dtypes.name_of(dtype)
-        if wanted is None:
-            raise errors.make("InvalidArgument", f"dtype {dtype!r} is none of {', '.join(_dtypes.BITS)}")
-        if wanted != stored:
-            raise errors.make("Unsupported", f"tensor '{name}' is stored as {stored}; this version converts no dtypes "
-                                             f"(asked for: {wanted})", tensor=name)
+def _add_dtypes(core: _core.Checkpoint, request: Request, dtypes: Mapping[str, Any]) -> None:
+    """`"*"` is for all of which no other entry speaks, and converts tensors of floats only."""
+    general = dtypes.get("*")
+    special = {key: value for key, value in dtypes.items() if key != "*"}
+    named = _by_pattern(core, request, special) if special else {}
+    for position, dtype in named.items():
+        _add_dtype(core, request, position, dtype, named=True)
+    if _dtype_name(general) is None:
+        return
+    for position in range(len(core) if request.indices is None else len(request.indices)):
+        if position not in named:
+            _add_dtype(core, request, position, general, named=False)
+
+
+def _dtype_name(dtype: Any) -> str | None:
+    """The format's name; None: as stored. Raises InvalidArgument."""
+    if dtype is None or (isinstance(dtype, str) and dtype == "auto"):
+        return None
+    name = _dtypes.name_of(dtype)
+    if name is None:
+        raise errors.make("InvalidArgument", f"dtype {dtype!r} is none of {', '.join(_dtypes.BITS)} and 'auto'")
+    return name
+
+
+def _add_dtype(core: _core.Checkpoint, request: Request, position: int, dtype: Any, named: bool) -> None:
+    name, stored, *_ = core.info(request.index_of(position))
+    wanted = _dtype_name(dtype)
+    if wanted is None or (not named and stored not in _dtypes.FLOATS):
+        return
+    if not _dtypes.converts(stored, wanted):
+        message = f"tensor '{name}' is stored as {stored}, which cannot be converted to {wanted}; say 'auto' for it"
+        raise errors.make("Unsupported", message, tensor=name)
+    request.dtypes[position] = wanted
 
 
 # ------------------------------------------------------------------------------------------------------------ into
 
 
+@dataclass
+class Wanted:
+    """A tensor that is loaded into memory of the caller's."""
+
+    stored: str
+    asked: str | None  # by dtype=
+    shape: tuple[int, ...]
+    dropped: tuple[int, ...] | None  # the shape, where an index drops dimensions or F4 is packed
+    found: str | None = None  # what the memory holds, once it is known
+
+
 def _add_into(core: _core.Checkpoint, request: Request, into: Mapping[str, Any]) -> None:
     for position, index in enumerate(request.indices or ()):
-        name, dtype, shape, *_ = core.info(index)
+        name, stored, shape, *_ = core.info(index)
         if position in request.ranges:
-            shape = tuple(map(_extent, request.ranges[position]))
+            shape = tuple(map(extent, request.ranges[position]))
         try:
             target = into[name]
-            address, strides = _address(request, target, dtype, shape, request.shapes.get(position))
+            wanted = Wanted(stored, request.dtypes.get(position), shape, request.shapes.get(position))
+            address, strides = _address(request, target, wanted)
+            if wanted.found not in (None, stored):
+                request.dtypes[position] = wanted.found
         except errors.HeadraceError as error:
             raise errors.make(error.kind, f"tensor '{name}': {error}", tensor=name) from None
         request.into[position] = (target, address, strides)
 
 
-def _address(
-    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
+def _address(request: Request, target: Any, wanted: Wanted) -> tuple[int, tuple[int, ...] | None]:
     """Address and strides in bytes (None: row-major) of memory to load into."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.Tensor):
-        return _torch_address(request, torch, target, dtype, shape, dropped)
+        return _torch_address(request, torch, target, wanted)
     if hasattr(target, "__cuda_array_interface__"):
-        return _cuda_address(request, target, dtype, shape, dropped)
+        return _cuda_address(request, target, wanted)
     _place(request, "cpu")
     if hasattr(target, "__array_interface__"):
-        return _numpy_address(target, dtype, shape, dropped)
-    return _buffer_address(request, target, dtype, shape), None
+        return _numpy_address(target, wanted)
+    return _buffer_address(request, target, wanted), None
 
 
 def _place(request: Request, found: str, stream: int | None = None) -> None:
@@ -256,33 +297,35 @@ def _place(request: Request, found: str, stream: int | None = None) -> None:
     request.stream = stream if request.stream is None else request.stream
 
 
-def _check_target(dtype: str, shape: tuple[int, ...], found_dtype: str | None, found_shape: tuple[int, ...]) -> None:
-    if found_dtype != dtype:
-        raise errors.make("Unsupported", f"it is stored as {dtype} and the memory to load into is {found_dtype}; this "
-                                         "version converts no dtypes")
-    if found_shape != shape:
-        raise errors.make("InvalidArgument", f"it has shape {shape} and the memory to load into {found_shape}")
+def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, shape: tuple[int, ...]) -> None:
+    """What the memory to load into is decides what its tensor becomes."""
+    if wanted.asked is not None and found != wanted.asked:
+        raise errors.make("InvalidArgument", f"dtype= asks for {wanted.asked} and the memory to load into is {found}")
+    if found is None or not _dtypes.converts(wanted.stored, found):
+        raise errors.make("Unsupported", f"it is stored as {wanted.stored}, which cannot be converted to that of the "
+                                         f"memory to load into, {found}")
+    if shape != expected:
+        raise errors.make("InvalidArgument", f"it has shape {expected} and the memory to load into {shape}")
+    wanted.found = found
 
 
 def _torch_address(
-    request: Request, torch: Any, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
+    request: Request, torch: Any, target: Any, wanted: Wanted
 ) -> tuple[int, tuple[int, ...] | None]:
     device = str(target.device)
     if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
         message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
         raise errors.make("DeviceUnavailable", message)
     _place(request, device, _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None)
-    expected = dropped or (shape if dtype != "F4" else packed_shape("", dtype, shape))
-    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    expected = wanted.dropped or packed_shape("", wanted.stored, wanted.shape)
+    _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.is_contiguous():
         return target.data_ptr(), None
     step = target.element_size()
-    return target.data_ptr(), _strides(tuple(stride * step for stride in target.stride()), shape, dtype, expected)
+    return target.data_ptr(), _strides(tuple(stride * step for stride in target.stride()), wanted, expected)
 
 
-def _cuda_address(
-    request: Request, target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
+def _cuda_address(request: Request, target: Any, wanted: Wanted) -> tuple[int, tuple[int, ...] | None]:
     """CuPy's arrays and others that have the CUDA array interface, which does not name the device: DLPack does."""
     interface = target.__cuda_array_interface__
     if not hasattr(target, "__dlpack_device__"):
@@ -292,44 +335,41 @@ def _cuda_address(
         raise errors.make("InvalidArgument", "the array to load into is read-only")
     stream = interface.get("stream")
     _place(request, f"cuda:{int(target.__dlpack_device__()[1])}", 0 if stream == 1 else stream)
-    expected = dropped or shape
+    expected = wanted.dropped or wanted.shape
     found = tuple(interface["shape"])
-    _check_target(dtype, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
+    _check_target(wanted, expected, _dtypes.name_of(getattr(target, "dtype", interface["typestr"])), found)
     strides = interface.get("strides")
-    return address, None if strides is None else _strides(tuple(strides), shape, dtype, expected)
+    return address, None if strides is None else _strides(tuple(strides), wanted, expected)
 
 
-def _numpy_address(
-    target: Any, dtype: str, shape: tuple[int, ...], dropped: tuple[int, ...] | None
-) -> tuple[int, tuple[int, ...] | None]:
+def _numpy_address(target: Any, wanted: Wanted) -> tuple[int, tuple[int, ...] | None]:
     address, read_only = target.__array_interface__["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
     if target.__array_interface__["typestr"][0] == (">" if sys.byteorder == "little" else "<"):
         raise errors.make("InvalidArgument", "the array to load into has the other byte order; tensors are loaded as "
                                              "stored, in this machine's order")
-    expected = dropped or shape
-    _check_target(dtype, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    expected = wanted.dropped or wanted.shape
+    _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.flags.c_contiguous:
         return address, None
-    return address, _strides(tuple(target.strides), shape, dtype, expected)
+    return address, _strides(tuple(target.strides), wanted, expected)
 
 
-def _strides(
-    strides: tuple[int, ...], shape: tuple[int, ...], dtype: str, expected: tuple[int, ...]
-) -> tuple[int, ...]:
-    if len(expected) != len(shape) or dtype == "F4":
+def _strides(strides: tuple[int, ...], wanted: Wanted, expected: tuple[int, ...]) -> tuple[int, ...]:
+    if len(expected) != len(wanted.shape) or wanted.stored == "F4":
         raise errors.make("Unsupported", "with an index that drops a dimension, or F4, the memory to load into must be "
                                          "contiguous")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape)):
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, wanted.shape)):
         raise errors.make("InvalidArgument", "the memory to load into is expanded: elements share their bytes")
     return strides
 
 
-def _buffer_address(request: Request, target: Any, dtype: str, shape: tuple[int, ...]) -> int:
+def _buffer_address(request: Request, target: Any, wanted: Wanted) -> int:
+    dtype = wanted.asked or wanted.stored  # a buffer does not tell
     bits = _dtypes.BITS[dtype]
-    for extent in shape:
-        bits *= extent
+    for size in wanted.shape:
+        bits *= size
     try:
         view = memoryview(target)
     except TypeError:

@@ -4,6 +4,7 @@ instead of hundreds, and fewer gaps. By PyTorch's public functions only."""
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,12 +18,11 @@ SPARED_BYTES = 1 << 30  # of free memory: for kernels, libraries and others
 def sizes(core: _core.Checkpoint, request: _request.Request) -> Iterator[int]:
     """Bytes of each tensor of a request; each is there once, however many names a model has for it."""
     for position in range(len(core) if request.indices is None else len(request.indices)):
-        _, dtype, _, _, _, nbytes = core.info(request.index_of(position))
-        if position in request.ranges:
-            nbytes = _dtypes.BITS[dtype]
-            for start, stop, step in request.ranges[position]:
-                nbytes *= -(-(stop - start) // step)
-            nbytes //= 8
+        _, stored, shape, _, _, nbytes = core.info(request.index_of(position))
+        dtype = request.dtypes.get(position, stored)
+        if position in request.ranges or dtype != stored:
+            extents = map(_request.extent, request.ranges[position]) if position in request.ranges else shape
+            nbytes = math.prod(extents) * _dtypes.BITS[dtype] // 8
         yield nbytes
 
 

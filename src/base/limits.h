@@ -50,6 +50,8 @@
 /* Places of a file that are asked for what the page cache holds of it, and how much of each; smaller files wholly. */
 #define HR_HEAT_PLACES 32u
 #define HR_HEAT_PLACE_BYTES (256u << 10)
+/* Memory of a reader that converts for a GPU that cannot: a part that stays in the processor's cache. */
+#define HR_CAST_SCRATCH_BYTES (256u << 10)
 /* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
 #define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
 /* Streams of a device at most, unless told otherwise: with 1, 2, 4 and 12 of them a load took the same time (H200). */

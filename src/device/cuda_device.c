@@ -111,8 +111,10 @@ static int fail_open(const struct hr_device *device, hr_cu_result result, struct
 static void device_close(struct hr_device *device)
 {
     struct hr_cuda_scope scope;
-    if (device->kernel_module && hr_cuda_enter(device, &scope, NULL) == 0) {
-        device->driver->cuModuleUnload(device->kernel_module);
+    for (int i = 0; i < HR_KERNEL_COUNT; i++) {
+        if (!device->kernels[i].module || hr_cuda_enter(device, &scope, NULL))
+            continue;
+        device->driver->cuModuleUnload(device->kernels[i].module);
         hr_cuda_leave(device, &scope);
     }
     if (device->context)

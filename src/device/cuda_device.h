@@ -10,6 +10,7 @@
 
 #include "device/cuda_driver.h"
 #include "device/device.h"
+#include "device/kernel_image.h"
 
 /* Memory that the reaper has to free. */
 struct hr_reaped {
@@ -28,6 +29,14 @@ struct hr_reaper {
 
 enum hr_kernel_state { HR_KERNEL_UNKNOWN = 0, HR_KERNEL_USABLE, HR_KERNEL_MISSING };
 
+/* A kernel of the device. State and the rest are written under the device's lock once; state is the last. */
+struct hr_device_kernel {
+    atomic_int state; /* enum hr_kernel_state */
+    hr_cu_module module;
+    hr_cu_function function;
+    char detail[240];
+};
+
 /* Host memory is the one with driver == NULL; it is static and counts no references. */
 struct hr_device {
     struct hr_device *next; /* in the list of open GPUs */
@@ -41,12 +50,8 @@ struct hr_device {
     int registers_host;
     uint64_t pitch_bytes_max; /* of 2D copies */
     struct hr_reaper reaper;
-    /* The placing kernel. State and the rest are written under the lock once; state is the last. */
     pthread_mutex_t kernel_lock;
-    atomic_int kernel_state; /* enum hr_kernel_state */
-    hr_cu_module kernel_module;
-    hr_cu_function kernel_function;
-    char kernel_detail[240];
+    struct hr_device_kernel kernels[HR_KERNEL_COUNT];
 };
 
 /* ------------------------------------------------------------------------------- cuda_device.c */
@@ -114,17 +119,21 @@ struct hr_lane {
 
 /* Rows that follow each other in both memories become one range. */
 void hr_move_flatten(struct hr_move *move);
+/* Brings the moves with a cast to the end of the table; how many there are. */
+size_t hr_moves_part(struct hr_move *moves, size_t move_count);
 
 /* The next three are called in the device's context. */
 void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer);
 /*
- * Launches the placing kernel for moves at the front of the caller's table, and uses them up. *ret_done is 0 when no
- * kernel can serve them: then nothing has begun, and the moves are as they were.
+ * Launches a kernel for moves at the front of the caller's table, all of its kind, and uses them up. *ret_done is 0 when
+ * it cannot serve them: then nothing has begun, and the moves are as they were.
  */
-int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
-                   struct hr_place_counts *counts, int *ret_done, struct hr_error *err);
+int hr_lane_launch(struct hr_lane *lane, enum hr_kernel kernel, const struct hr_staging_block *block,
+                   struct hr_move *moves, size_t move_count, struct hr_place_counts *counts, int *ret_done,
+                   struct hr_error *err);
 /* The same for sources in the memory of the lane's device. */
-int hr_lane_launch_resident(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
-                            size_t move_count, struct hr_place_counts *counts, int *ret_done, struct hr_error *err);
+int hr_lane_launch_resident(struct hr_lane *lane, enum hr_kernel kernel, const struct hr_staging_block *block,
+                            struct hr_move *moves, size_t move_count, struct hr_place_counts *counts, int *ret_done,
+                            struct hr_error *err);
 
 #endif

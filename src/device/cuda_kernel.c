@@ -1,12 +1,11 @@
 /*
- * cuda_kernel.c: the placing kernel: loaded once per device, on first use, and launched. Where kernels cannot read
+ * cuda_kernel.c: the kernels: each loaded once per device, on first use, and launched. Where kernels cannot read
  * pinned host memory, sources and table go to device memory of the lane first, in one copy each.
  */
 #include <stdio.h>
 
 #include "base/limits.h"
 #include "device/cuda_device.h"
-#include "device/place_image.h"
 
 /* Sources keep their place in a line of this many bytes in device memory, as if they were read where they are. */
 #define LINE_BYTES 256u
@@ -15,16 +14,16 @@
 /* ------------------------------------------------------------------------------------------- loading */
 
 /* In the device's context. Leaves nothing loaded on failure. */
-static hr_cu_result module_load(struct hr_device *device, const void *image)
+static hr_cu_result module_load(struct hr_device *device, enum hr_kernel kernel, const void *image)
 {
     const struct hr_cuda_driver *driver = device->driver;
     hr_cu_module module;
     hr_cu_result result = driver->cuModuleLoadData(&module, image);
     if (result != HR_CU_SUCCESS)
         return result;
-    result = driver->cuModuleGetFunction(&device->kernel_function, module, HR_PLACE_KERNEL_NAME);
+    result = driver->cuModuleGetFunction(&device->kernels[kernel].function, module, hr_kernel_name(kernel));
     if (result == HR_CU_SUCCESS)
-        device->kernel_module = module;
+        device->kernels[kernel].module = module;
     else
         driver->cuModuleUnload(module);
     return result;
@@ -34,7 +33,7 @@ static hr_cu_result module_load(struct hr_device *device, const void *image)
  * Once, of nothing: the driver may put off loading the code until then, and loading waits for what the device is doing,
  * which must not happen in the middle of a load.
  */
-static hr_cu_result launch_nothing(struct hr_device *device)
+static hr_cu_result launch_nothing(struct hr_device *device, enum hr_kernel kernel)
 {
     const struct hr_cuda_driver *driver = device->driver;
     hr_cu_address table = 0;
@@ -44,7 +43,7 @@ static hr_cu_result launch_nothing(struct hr_device *device)
     hr_cu_result result = driver->cuStreamCreate(&stream, HR_CU_STREAM_NON_BLOCKING);
     if (result != HR_CU_SUCCESS)
         return result;
-    result = driver->cuLaunchKernel(device->kernel_function, 1, 1, 1, HR_PLACE_THREAD_COUNT, 1, 1, 0, stream,
+    result = driver->cuLaunchKernel(device->kernels[kernel].function, 1, 1, 1, HR_PLACE_THREAD_COUNT, 1, 1, 0, stream,
                                     parameters, NULL);
     hr_cu_result ended = driver->cuStreamSynchronize(stream);
     driver->cuStreamDestroy(stream);
@@ -52,43 +51,45 @@ static hr_cu_result launch_nothing(struct hr_device *device)
 }
 
 /* In the device's context, under the lock. A driver that is older than the fatbin may still take the PTX. */
-static int kernel_load(struct hr_device *device)
+static int kernel_load(struct hr_device *device, enum hr_kernel kernel)
 {
     const struct hr_cuda_driver *driver = device->driver;
-    size_t size;
+    size_t size, capacity = sizeof device->kernels[kernel].detail;
     const char *kind;
-    const void *image = hr_place_image(&size, &kind);
+    const void *image = hr_kernel_image(kernel, &size, &kind);
     if (!driver->cuModuleLoadData) {
-        snprintf(device->kernel_detail, sizeof device->kernel_detail, "this driver loads no modules");
+        snprintf(device->kernels[kernel].detail, capacity, "this driver loads no modules");
         return 0;
     }
-    hr_cu_result result = module_load(device, image);
-    if (result != HR_CU_SUCCESS && image != hr_place_ptx(&size))
-        result = module_load(device, hr_place_ptx(&size));
+    hr_cu_result result = module_load(device, kernel, image);
+    if (result != HR_CU_SUCCESS && image != hr_kernel_ptx(kernel, &size))
+        result = module_load(device, kernel, hr_kernel_ptx(kernel, &size));
     if (result == HR_CU_SUCCESS)
-        result = launch_nothing(device);
+        result = launch_nothing(device, kernel);
     if (result == HR_CU_SUCCESS)
         return 1;
     hr_cuda_note(device, result);
-    snprintf(device->kernel_detail, sizeof device->kernel_detail,
-             "the placing kernel (%s) does not load for compute capability %u.%u: %s (%u)", kind,
-             device->info.compute_major, device->info.compute_minor, hr_cuda_result_name(driver, result), result);
+    snprintf(device->kernels[kernel].detail, capacity,
+             "the %s kernel (%s) does not load for compute capability %u.%u: %s (%u)",
+             kernel == HR_KERNEL_CAST ? "converting" : "placing", kind, device->info.compute_major,
+             device->info.compute_minor, hr_cuda_result_name(driver, result), result);
     return 0;
 }
 
 /* In the device's context. Loads once; whether it is usable. */
-static int kernel_get(struct hr_device *device)
+static int kernel_get(struct hr_device *device, enum hr_kernel kernel)
 {
-    if (device->kernel_state == HR_KERNEL_UNKNOWN) {
+    atomic_int *state = &device->kernels[kernel].state;
+    if (*state == HR_KERNEL_UNKNOWN) {
         pthread_mutex_lock(&device->kernel_lock);
-        if (device->kernel_state == HR_KERNEL_UNKNOWN)
-            device->kernel_state = kernel_load(device) ? HR_KERNEL_USABLE : HR_KERNEL_MISSING;
+        if (*state == HR_KERNEL_UNKNOWN)
+            *state = kernel_load(device, kernel) ? HR_KERNEL_USABLE : HR_KERNEL_MISSING;
         pthread_mutex_unlock(&device->kernel_lock);
     }
-    return device->kernel_state == HR_KERNEL_USABLE;
+    return *state == HR_KERNEL_USABLE;
 }
 
-int hr_device_kernel(struct hr_device *device, char *detail, size_t capacity)
+static int kernel_describe(struct hr_device *device, enum hr_kernel kernel, char *detail, size_t capacity)
 {
     struct hr_cuda_scope scope;
     struct hr_error error;
@@ -97,13 +98,33 @@ int hr_device_kernel(struct hr_device *device, char *detail, size_t capacity)
     if (device->driver && hr_cuda_enter(device, &scope, &error)) {
         reason = error.message;
     } else if (device->driver) {
-        is_usable = kernel_get(device);
-        reason = device->kernel_detail;
+        is_usable = kernel_get(device, kernel);
+        reason = device->kernels[kernel].detail;
         hr_cuda_leave(device, &scope);
     }
     if (capacity)
         snprintf(detail, capacity, "%s", is_usable ? "" : reason);
     return is_usable;
+}
+
+int hr_device_kernel(struct hr_device *device, char *detail, size_t capacity)
+{
+    return kernel_describe(device, HR_KERNEL_PLACE, detail, capacity);
+}
+
+int hr_device_converts(struct hr_device *device, char *detail, size_t capacity)
+{
+    return kernel_describe(device, HR_KERNEL_CAST, detail, capacity);
+}
+
+int hr_lane_converts(struct hr_lane *lane, const struct hr_staging_block *block)
+{
+    const atomic_int *state = &lane->device->kernels[HR_KERNEL_CAST].state;
+    char none[1];
+    if (!lane->device->reads_host || block->kind == HR_STAGING_PAGEABLE)
+        return 0;
+    return *state == HR_KERNEL_USABLE ||
+           (*state == HR_KERNEL_UNKNOWN && hr_device_converts(lane->device, none, sizeof none));
 }
 
 /* ------------------------------------------------------------------------------- buffers of the lane */
@@ -158,7 +179,8 @@ static struct span span_of(const struct hr_move *moves, size_t move_count)
 
 /* ----------------------------------------------------------------------------------------- launching */
 
-static int launch(struct hr_lane *lane, hr_cu_address table, uint64_t bytes, size_t move_count, struct hr_error *err)
+static int launch(struct hr_lane *lane, enum hr_kernel kernel, hr_cu_address table, uint64_t bytes, size_t move_count,
+                  struct hr_error *err)
 {
     unsigned count = (unsigned)move_count;
     void *parameters[] = {&table, &count};
@@ -168,9 +190,9 @@ static int launch(struct hr_lane *lane, hr_cu_address table, uint64_t bytes, siz
     if (blocks > HR_PLACE_BLOCK_COUNT_MAX)
         blocks = HR_PLACE_BLOCK_COUNT_MAX;
     hr_cu_result result =
-        lane->device->driver->cuLaunchKernel(lane->device->kernel_function, (unsigned)blocks, 1, 1,
+        lane->device->driver->cuLaunchKernel(lane->device->kernels[kernel].function, (unsigned)blocks, 1, 1,
                                              HR_PLACE_THREAD_COUNT, 1, 1, 0, lane->stream, parameters, NULL);
-    return hr_cuda_check(lane->device, result, "launching the placing kernel", err);
+    return hr_cuda_check(lane->device, result, "launching a kernel", err);
 }
 
 /* Adds `shift` to all sources; the bytes that the moves take. */
@@ -184,12 +206,12 @@ static uint64_t shift_sources(struct hr_move *moves, size_t move_count, unsigned
     return bytes;
 }
 
-static int launch_pinned(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
-                         size_t move_count, struct hr_place_counts *counts, struct hr_error *err)
+static int launch_pinned(struct hr_lane *lane, enum hr_kernel kernel, const struct hr_staging_block *block,
+                         struct hr_move *moves, size_t move_count, struct hr_place_counts *counts, struct hr_error *err)
 {
     unsigned long long shift = (unsigned long long)block->device_shift;
     uint64_t bytes = shift_sources(moves, move_count, shift);
-    int code = launch(lane, (uintptr_t)moves + shift, bytes, move_count, err);
+    int code = launch(lane, kernel, (uintptr_t)moves + shift, bytes, move_count, err);
     if (code)
         return code;
     counts->bytes_sent += bytes;
@@ -198,8 +220,8 @@ static int launch_pinned(struct hr_lane *lane, const struct hr_staging_block *bl
 }
 
 /* Under the lane's lock. The stream's order keeps the buffers from being overwritten too early. */
-static int launch_bounced(struct hr_lane *lane, struct hr_move *moves, size_t move_count, const struct span *span,
-                          struct hr_place_counts *counts, struct hr_error *err)
+static int launch_bounced(struct hr_lane *lane, enum hr_kernel kernel, struct hr_move *moves, size_t move_count,
+                          const struct span *span, struct hr_place_counts *counts, struct hr_error *err)
 {
     const struct hr_cuda_driver *driver = lane->device->driver;
     hr_cu_address target = lane->sources.memory + LINE_BYTES + span->begin % LINE_BYTES;
@@ -210,7 +232,7 @@ static int launch_bounced(struct hr_lane *lane, struct hr_move *moves, size_t mo
         result = driver->cuMemcpyHtoDAsync(lane->table.memory, moves, move_count * sizeof *moves, lane->stream);
     int code = hr_cuda_check(lane->device, result, "copying to the device", err);
     if (!code)
-        code = launch(lane, lane->table.memory, bytes, move_count, err);
+        code = launch(lane, kernel, lane->table.memory, bytes, move_count, err);
     if (code)
         return code;
     counts->bytes_sent += span->end - span->begin;
@@ -219,51 +241,53 @@ static int launch_bounced(struct hr_lane *lane, struct hr_move *moves, size_t mo
     return 0;
 }
 
-int hr_lane_launch(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
-                   struct hr_place_counts *counts, int *ret_done, struct hr_error *err)
+int hr_lane_launch(struct hr_lane *lane, enum hr_kernel kernel, const struct hr_staging_block *block,
+                   struct hr_move *moves, size_t move_count, struct hr_place_counts *counts, int *ret_done,
+                   struct hr_error *err)
 {
     struct hr_device *device = lane->device;
     *ret_done = 0;
-    if (move_count > UINT32_MAX || !kernel_get(device))
+    if (move_count > UINT32_MAX || !kernel_get(device, kernel))
         return 0;
     if (device->reads_host) {
         *ret_done = block->kind != HR_STAGING_PAGEABLE;
-        return *ret_done ? launch_pinned(lane, block, moves, move_count, counts, err) : 0;
+        return *ret_done ? launch_pinned(lane, kernel, block, moves, move_count, counts, err) : 0;
     }
     struct span span = span_of(moves, move_count);
     pthread_mutex_lock(&lane->lock);
     *ret_done = buffer_grow(lane, &lane->table, move_count * sizeof *moves) &&
                 buffer_grow(lane, &lane->sources, span.end - span.begin + 3 * (uint64_t)LINE_BYTES);
-    int code = *ret_done ? launch_bounced(lane, moves, move_count, &span, counts, err) : 0;
+    int code = *ret_done ? launch_bounced(lane, kernel, moves, move_count, &span, counts, err) : 0;
     pthread_mutex_unlock(&lane->lock);
     return code;
 }
 
 /* Under the lane's lock, where kernels do not read the table in host memory. */
-static int launch_table(struct hr_lane *lane, const struct hr_move *moves, size_t move_count, uint64_t bytes,
-                        struct hr_error *err)
+static int launch_table(struct hr_lane *lane, enum hr_kernel kernel, const struct hr_move *moves, size_t move_count,
+                        uint64_t bytes, struct hr_error *err)
 {
     hr_cu_result result =
         lane->device->driver->cuMemcpyHtoDAsync(lane->table.memory, moves, move_count * sizeof *moves, lane->stream);
     int code = hr_cuda_check(lane->device, result, "copying to the device", err);
-    return code ? code : launch(lane, lane->table.memory, bytes, move_count, err);
+    return code ? code : launch(lane, kernel, lane->table.memory, bytes, move_count, err);
 }
 
-int hr_lane_launch_resident(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
-                            size_t move_count, struct hr_place_counts *counts, int *ret_done, struct hr_error *err)
+int hr_lane_launch_resident(struct hr_lane *lane, enum hr_kernel kernel, const struct hr_staging_block *block,
+                            struct hr_move *moves, size_t move_count, struct hr_place_counts *counts, int *ret_done,
+                            struct hr_error *err)
 {
     int code = 0;
     *ret_done = 0;
-    if (move_count > UINT32_MAX || !kernel_get(lane->device))
+    if (move_count > UINT32_MAX || !kernel_get(lane->device, kernel))
         return 0;
     uint64_t bytes = shift_sources(moves, move_count, 0);
     if (lane->device->reads_host && block->kind != HR_STAGING_PAGEABLE) {
         *ret_done = 1;
-        code = launch(lane, (uintptr_t)moves + (unsigned long long)block->device_shift, bytes, move_count, err);
+        code = launch(lane, kernel, (uintptr_t)moves + (unsigned long long)block->device_shift, bytes, move_count, err);
     } else {
         pthread_mutex_lock(&lane->lock);
         *ret_done = buffer_grow(lane, &lane->table, move_count * sizeof *moves);
-        code = *ret_done ? launch_table(lane, moves, move_count, bytes, err) : 0;
+        code = *ret_done ? launch_table(lane, kernel, moves, move_count, bytes, err) : 0;
         pthread_mutex_unlock(&lane->lock);
     }
     if (!code)

@@ -1,20 +1,48 @@
 /*
- * cuda_place.c: sorts moves into the three ways into place: copies of long ranges, 2D copies of wide rows, and the
- * placing kernel for the rest; without a kernel, all of it by copies.
+ * cuda_place.c: sorts moves into the ways into place: the converting kernel for those with a cast, copies of long ranges,
+ * 2D copies of wide rows, and the placing kernel for the rest; without that one, all of it by copies.
  */
+#include <assert.h>
+
 #include "base/limits.h"
 #include "device/cuda_device.h"
 
 #define STREAM_ORDER HR_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
+uint64_t hr_cast_code(uint32_t from, uint32_t to)
+{
+    uint64_t source_log = (uint64_t)__builtin_ctz(hr_dtype_bits(from) / 8);
+    uint64_t target_log = (uint64_t)__builtin_ctz(hr_dtype_bits(to) / 8);
+    return from | (uint64_t)to << 8 | source_log << 16 | target_log << 24;
+}
+
+uint64_t hr_move_target_bytes(const struct hr_move *move)
+{
+    return move->bytes >> (move->cast >> 16 & 255) << (move->cast >> 24 & 255);
+}
+
 void hr_move_flatten(struct hr_move *move)
 {
-    long long bytes = (long long)move->bytes;
-    if (move->rows == 1 || (move->source_pitch == bytes && move->target_pitch == bytes)) {
+    long long bytes = (long long)move->bytes, bytes_there = (long long)hr_move_target_bytes(move);
+    if (move->rows == 1 || (move->source_pitch == bytes && move->target_pitch == bytes_there)) {
         move->bytes *= move->rows;
         move->rows = 1;
-        move->source_pitch = move->target_pitch = (long long)move->bytes;
+        move->source_pitch = (long long)move->bytes;
+        move->target_pitch = (long long)hr_move_target_bytes(move);
     }
+}
+
+size_t hr_moves_part(struct hr_move *moves, size_t move_count)
+{
+    size_t plain_count = 0;
+    for (size_t i = 0; i < move_count; i++) {
+        struct hr_move move = moves[i];
+        if (move.cast)
+            continue;
+        moves[i] = moves[plain_count];
+        moves[plain_count++] = move;
+    }
+    return move_count - plain_count;
 }
 
 /* ------------------------------------------------------------------------------------------- copies */
@@ -152,8 +180,18 @@ static int place_sorted(struct hr_lane *lane, const struct hr_staging_block *blo
     if (code || move_count == 0)
         return code;
     if (move_count > 1 || moves[0].rows > 1)
-        code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
+        code = hr_lane_launch(lane, HR_KERNEL_PLACE, block, moves, move_count, counts, &is_done, err);
     return code || is_done ? code : copy_all(lane, moves, move_count, counts, err);
+}
+
+/* The caller has made sure that there is the kernel. */
+static int place_casts(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves,
+                       size_t move_count, struct hr_place_counts *counts, struct hr_error *err)
+{
+    int is_done = 0;
+    int code = hr_lane_launch(lane, HR_KERNEL_CAST, block, moves, move_count, counts, &is_done, err);
+    assert(code || is_done);
+    return code;
 }
 
 /* In the device's context. Where the kernel reads device memory only, all moves share the one copy to there. */
@@ -163,8 +201,14 @@ static int place(struct hr_lane *lane, const struct hr_staging_block *block, str
     int is_done = 0, code = 0;
     for (size_t i = 0; i < move_count; i++)
         hr_move_flatten(&moves[i]);
+    size_t cast_count = hr_moves_part(moves, move_count);
+    move_count -= cast_count;
+    if (cast_count)
+        code = place_casts(lane, block, moves + move_count, cast_count, counts, err);
+    if (code || move_count == 0)
+        return code;
     if (move_count > 1 && !lane->device->reads_host)
-        code = hr_lane_launch(lane, block, moves, move_count, counts, &is_done, err);
+        code = hr_lane_launch(lane, HR_KERNEL_PLACE, block, moves, move_count, counts, &is_done, err);
     return code || is_done ? code : place_sorted(lane, block, moves, move_count, counts, err);
 }
 

@@ -98,14 +98,15 @@ struct hr_place_counts {
  * where there is one and it may read the source, else by batched copies. `moves` lies in a staging block (`block`), as
  * do the sources, given as host addresses; targets are device memory, each move's of one allocation: the driver refuses
  * copies that go from one into its neighbour. `moves` is used up: its memory and that of the sources must stay as it is
- * until a fence put in afterwards is done. Counts are added to *counts.
+ * until a fence put in afterwards is done. Counts are added to *counts. Moves with a cast (hr_cast_code()) are for the
+ * converting kernel: only where hr_lane_converts().
  */
 int hr_lane_place(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                   struct hr_place_counts *counts, struct hr_error *err);
 
 /*
  * The same for moves whose sources are memory of the lane's device (device/gds.h), and the table alone lies in `block`:
- * nothing crosses the link, and bytes_sent is not counted.
+ * nothing crosses the link, and bytes_sent is not counted. Moves with a cast: only where hr_device_converts().
  */
 int hr_lane_spread(struct hr_lane *lane, const struct hr_staging_block *block, struct hr_move *moves, size_t move_count,
                    struct hr_place_counts *counts, struct hr_error *err);
@@ -121,5 +122,13 @@ int hr_fence_wait(struct hr_fence *fence, struct hr_error *err);
 
 /* 1 when the placing kernel can be used with this device; else 0 and the reason. Loads it on first use. */
 int hr_device_kernel(struct hr_device *device, char *detail, size_t capacity);
+/* The same of the converting kernel, which reads memory of the device. */
+int hr_device_converts(struct hr_device *device, char *detail, size_t capacity);
+/* Whether it may read such a block, too. */
+int hr_lane_converts(struct hr_lane *lane, const struct hr_staging_block *block);
+
+/* hr_move.cast of a pair that hr_dtype_converts(), and what a row of a move takes in the target. */
+uint64_t hr_cast_code(uint32_t from, uint32_t to);
+uint64_t hr_move_target_bytes(const struct hr_move *move);
 
 #endif

@@ -32,7 +32,7 @@ static void fill_view(const struct hr_load *load, size_t item_index, struct hr_v
     *view = (struct hr_view){
         .size = sizeof *view,
         .data = load->items[item_index].data,
-        .bytes = planned->bytes,
+        .bytes = planned->target_bytes,
         .dtype = planned->dtype,
         .rank = planned->rank,
         .shape = planned->shape,

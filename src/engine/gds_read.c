@@ -27,8 +27,10 @@ struct gds_job {
     uint64_t slot_bytes, run_bytes_max; /* that fit wherever the run begins in its page */
     uint64_t base;
     uint64_t pending_begin, pending_end;
-    size_t move_count;            /* 0: no window is open */
-    const struct load_item *item; /* of the last move */
+    size_t move_count;                  /* 0: no window is open */
+    const struct load_item *item;       /* of the last move */
+    const struct hr_plan_item *planned; /* that is at hand, */
+    uint64_t cast;                      /*   and how it is converted: hr_move.cast */
 };
 
 static uint64_t page_of(uint64_t offset)
@@ -108,6 +110,7 @@ static int add_move(struct gds_job *job, const struct hr_run_rows *rows, uint64_
         .rows = count,
         .source_pitch = (long long)rows->source_stride,
         .target_pitch = rows->target_stride,
+        .cast = job->cast,
     };
     int code = 0;
     if (!hr_move_join(job->slot->moves, job->move_count, job->item, &move, item))
@@ -153,7 +156,7 @@ static int add_run(struct gds_job *job, struct hr_run run, const struct load_ite
             part.run.bytes = job->run_bytes_max;
         code = add_rows(job, part, item, err);
         run.source_offset += part.run.bytes;
-        run.target_offset += (int64_t)part.run.bytes;
+        run.target_offset += (int64_t)hr_plan_target_bytes(job->planned, part.run.bytes);
         run.bytes -= part.run.bytes;
     }
     return code;
@@ -165,7 +168,9 @@ static int add_piece(struct gds_job *job, const struct hr_plan_piece *piece, str
     struct hr_run_walk walk;
     struct hr_run_rows rows;
     int code = 0;
-    hr_run_walk_init(&walk, &job->load->plan.items[piece->item_index], piece);
+    job->planned = &job->load->plan.items[piece->item_index];
+    job->cast = hr_item_cast(job->planned);
+    hr_run_walk_init(&walk, job->planned, piece);
     while (code == 0 && hr_run_walk_rows(&walk, &rows)) {
         if (rows.run.bytes <= job->run_bytes_max) {
             code = add_rows(job, rows, item, err);
@@ -194,7 +199,7 @@ int hr_gds_read_chunk(struct hr_load *load, const struct hr_plan_chunk *chunk, i
                           .counts = counts,
                           .placed = placed,
                           .slot_bytes = hr_gds_slot_bytes(slot->gds)};
-    job.run_bytes_max = job.slot_bytes - HR_GDS_ALIGNMENT;
+    job.run_bytes_max = job.slot_bytes - HR_GDS_ALIGNMENT; /* multiples of pages: whole elements */
     int code = hr_gds_files_acquire(load->gds_files, chunk->file_index, fd, &job.file, err);
     if (code < 0)
         return code;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/sys.h"
+#include "engine/casts.h"
 #include "engine/flow.h"
 #include "engine/heat.h"
 #include "engine/gds_files.h"
@@ -281,6 +282,7 @@ static void fill_counters(const struct hr_load *load, struct hr_stats *stats)
     stats->bytes_sent = load->bytes_sent;
     stats->copy_count = load->copy_count;
     stats->kernel_count = load->kernel_count;
+    stats->bytes_converted = load->plan.cast_bytes;
     stats->thread_count = load->thread_count;
     stats->route = load->route;
 }
@@ -302,6 +304,7 @@ int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats)
     if (load->loader->staging)
         hr_load_describe_placement(load, stats.placement, sizeof stats.placement);
     hr_heat_describe(unlocked, stats.storage, sizeof stats.storage);
+    hr_casts_describe(load, stats.conversion, sizeof stats.conversion);
     pthread_mutex_lock(&unlocked->lock);
     stats.peak_window_bytes = load->window_peak_bytes;
     stats.total_ns = (load->ready_ns ? load->ready_ns : hr_sys->clock_ns()) - load->start_ns;

@@ -54,6 +54,14 @@ struct index_queue {
     size_t first, count, capacity;
 };
 
+/* Who converts what goes to GPUs. */
+struct load_casts {
+    /* constant after the start */
+    int on_gpu, gpu_can; /* something does; all GPUs that it goes to have what they need for it */
+    char why_not[120];
+    atomic_int by_host; /* some reader had to convert for a GPU */
+};
+
 /* What a reader waits for storage with; written by it, read by anybody. */
 struct reader_activity {
     _Atomic uint64_t since_ns; /* of its last progress while reads are in flight; 0: none are */
@@ -75,6 +83,7 @@ struct hr_load {
     const struct hr_io_backend *cold_backend; /* with `heat`: for what storage must deliver */
     uint32_t cold_depth;                      /* reads of that in flight for each reader */
     struct hr_heat *heat;                     /* NULL: all chunks are read alike */
+    struct load_casts casts;
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;

@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/option_struct.h"
 #include "base/sys.h"
+#include "engine/casts.h"
 #include "engine/gds_files.h"
 #include "engine/load.h"
 #include "engine/route.h"
@@ -180,6 +181,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
         hr_load_free(load);
         return code;
     }
+    hr_casts_prepare(load);
     load->storage_node = storage_node(load);
     load->thread_wanted = threads_wanted(load);
     code = hr_route_choose(load, err);

@@ -9,8 +9,8 @@
  * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
  * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for.
  *
- * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, and its ring for cold
- * reads, when the first one comes.
+ * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, its ring for cold
+ * reads, when the first one comes, and memory to convert in for a GPU that cannot.
  */
 #include "engine/reader.h"
 
@@ -84,6 +84,7 @@ void hr_reader_free(struct hr_reader *reader)
     if (!reader)
         return;
     free_fences(reader);
+    hr_free(reader->scratch);
     reader->load->backend->close(reader->io);
     if (reader->cold_io)
         reader->load->cold_backend->close(reader->cold_io);
@@ -95,7 +96,8 @@ static struct hr_staging *ring_of(const struct hr_load *load, const struct hr_pl
 {
     if (hr_chunk_device(load, chunk)->lane_count)
         return load->route == HR_ROUTE_GDS ? hr_chunk_device(load, chunk)->device_ring : load->loader->staging;
-    return chunk->way == HR_WAY_STAGED || mode == HR_READ_DIRECT ? load->loader->bounces : NULL;
+    int is_buffered = chunk->way == HR_WAY_STAGED || chunk->has_cast || mode == HR_READ_DIRECT;
+    return is_buffered ? load->loader->bounces : NULL;
 }
 
 /* ---------------------------------------------------------------------------------------- the loop */

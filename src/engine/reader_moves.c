@@ -139,16 +139,17 @@ static void place_chunk(struct hr_reader *reader, struct slot *slot)
     if (slot->mode == HR_READ_DROP)
         hr_drop_behind(slot->fd, chunk->file_begin, chunk->file_end - chunk->file_begin);
     if (!hr_chunk_device(load, chunk)->lane_count) {
-        if (slot->is_span)
+        if (slot->buffer)
             hr_slot_scatter(load, slot);
         reader->counters.place_ns += hr_sys->clock_ns() - from;
         finish_chunk(reader, slot, 1);
         return;
     }
     struct loader_device *target = hr_chunk_device(load, chunk);
-    int code = hr_chunk_send(
-        load, chunk, slot->staging, slot->buffer, slot->is_span, target->lanes[reader->index % target->lane_count],
-        slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->counters.placed, &error);
+    int code = hr_chunk_send(load, chunk, slot->staging, slot->buffer, slot->is_span,
+                             target->lanes[reader->index % target->lane_count],
+                             slot->fences[load->plan.groups[chunk->group_index].device_index], &reader->scratch,
+                             &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
     chunk_sent(reader, slot, from, code, &error);
 }

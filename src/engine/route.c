@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
 #include "engine/gds_loader.h"
@@ -70,18 +71,22 @@ static uint32_t choose_cold(struct hr_load *load)
 {
     char reason[120];
     size_t size = strlen(load->route_reason);
-    if (!hr_load_is_direct(load, reason, sizeof reason))
+    if (!hr_load_is_direct(load, reason, sizeof reason) || !load->casts.gpu_can)
         return HR_ROUTE_URING;
     snprintf(load->route_reason + size, sizeof load->route_reason - size, "; %s", reason);
     return HR_ROUTE_GDS;
 }
 
-/* Asked for: whether it is what it is meant to be. */
-static void describe_gds(struct hr_load *load, const char *why)
+/* Asked for: whether it is what it is meant to be. Nobody but the GPU can convert what never comes to the host. */
+static int take_gds(struct hr_load *load, const char *why, struct hr_error *err)
 {
     char reason[140];
+    if (!load->casts.gpu_can)
+        return hr_fail(err, HR_EUNSUPPORTED, "route 'gds' cannot convert dtypes here: %s; take another route",
+                       load->casts.why_not);
     hr_load_is_direct(load, reason, sizeof reason);
     snprintf(load->route_reason, sizeof load->route_reason, "%s; %s", why, reason);
+    return 0;
 }
 
 /* Without io_uring what is not cached is read by as many threads as there are. Why not, hr_capabilities() says. */
@@ -122,7 +127,7 @@ int hr_route_choose(struct hr_load *load, struct hr_error *err)
     int code = 0;
     load->route = load->loader->route;
     if (load->route == HR_ROUTE_GDS) {
-        describe_gds(load, load->options.sequential ? "sequential" : "asked for");
+        code = take_gds(load, load->options.sequential ? "sequential" : "asked for", err);
     } else if (load->options.sequential) {
         load->route = load->route == HR_ROUTE_MMAP ? HR_ROUTE_MMAP : HR_ROUTE_PREAD;
         snprintf(load->route_reason, sizeof load->route_reason, "sequential: the waiting thread reads");

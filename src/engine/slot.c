@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "convert/convert.h"
+
 static uint64_t page_of(uint64_t offset)
 {
     return offset / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT;
@@ -154,9 +156,31 @@ int hr_slot_advance(struct slot *slot, uint64_t bytes)
     return 1;
 }
 
-void hr_slot_scatter(const struct hr_load *load, struct slot *slot)
+/* From the buffer to its place. */
+static void move_run(const struct hr_plan_item *item, const struct hr_run *run, char *data, const char *bytes)
 {
-    while (next_run(load, slot))
-        memcpy(slot->run_data, slot->buffer + (slot->run.source_offset - slot->chunk->file_begin), slot->run.bytes);
-    slot->has_run = 0;
+    if (hr_plan_is_cast(item))
+        hr_convert(item->source_dtype, item->dtype, data + run->target_offset, bytes, run->bytes / item->source_unit);
+    else
+        memcpy(data + run->target_offset, bytes, run->bytes);
+}
+
+void hr_slot_scatter(const struct hr_load *load, const struct slot *slot)
+{
+    const struct hr_plan_chunk *chunk = slot->chunk;
+    uint64_t packed = 0;
+    for (size_t i = 0; i < chunk->piece_count; i++) {
+        const struct hr_plan_piece *piece = &load->plan.pieces[chunk->piece_first + i];
+        const struct hr_plan_item *item = &load->plan.items[piece->item_index];
+        struct hr_run_walk walk;
+        struct hr_run run;
+        if (load->items[piece->item_index].mapped)
+            continue;
+        hr_run_walk_init(&walk, item, piece);
+        while (hr_run_walk_next(&walk, &run)) {
+            uint64_t at = slot->is_span ? run.source_offset - chunk->file_begin : packed;
+            move_run(item, &run, load->items[piece->item_index].data, slot->buffer + at);
+            packed += run.bytes;
+        }
+    }
 }

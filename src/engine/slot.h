@@ -1,6 +1,6 @@
 /*
  * slot.h: one chunk on its way, and the read operations that bring it. Its bytes come in one of three shapes:
- *   in place  run by run into their destinations, which are host memory
+ *   in place  run by run into their destinations, which are host memory; never where one of them is converted
  *   packed    run by run into a buffer, one behind the other
  *   as a span all of [file_begin, file_end) into a buffer, with O_DIRECT in whole pages of the file
  * It knows runs and vectors; neither threads, queues nor devices.
@@ -47,7 +47,7 @@ struct slot {
 
 /*
  * Takes a chunk up, to be read by `mode`. `memory`: on a page, room for the chunk and HR_SLOT_SLACK_BYTES more; NULL:
- * the chunk is direct, and read in place.
+ * the chunk is direct and converts nothing, and is read in place.
  */
 void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, uint32_t mode, int fd, char *memory);
 /* The same again, by another mode, after nothing could be read. */
@@ -56,8 +56,8 @@ void hr_slot_restart(struct slot *slot, uint32_t mode, int fd);
 int hr_slot_fill(const struct hr_load *load, struct slot *slot);
 /* `bytes` of the operation have arrived. 0 when they bring nothing new: the file ends too early. */
 int hr_slot_advance(struct slot *slot, uint64_t bytes);
-/* Copies the runs of a span to their places in host memory. */
-void hr_slot_scatter(const struct hr_load *load, struct slot *slot);
+/* Copies the runs in the slot's buffer to their places in host memory, and converts those that get another dtype. */
+void hr_slot_scatter(const struct hr_load *load, const struct slot *slot);
 
 /* For the page that a span begins in and the one that it ends in. */
 #define HR_SLOT_SLACK_BYTES (2 * HR_CUT_ALIGNMENT)

@@ -34,12 +34,12 @@ static int make_block(struct hr_load *load, size_t item_index, uint32_t device_i
     return code;
 }
 
-/* Whether the item can be a view of its mapped file: contiguous, and aligned to its elements. */
+/* Whether the item can be a view of its mapped file: contiguous, as stored, and aligned to its elements. */
 static int can_map(const struct hr_load *load, const struct hr_plan_item *item)
 {
     uint64_t element_bytes = hr_dtype_bits(item->dtype) / 8;
     return load->route == HR_ROUTE_MMAP && item->bytes && !item->into && item->dim_count == 0 &&
-           (element_bytes <= 1 || item->source_offset % element_bytes == 0);
+           !hr_plan_is_cast(item) && (element_bytes <= 1 || item->source_offset % element_bytes == 0);
 }
 
 /* The mapping of a file, made on first use; the load keeps one reference. Mappings are made by one thread at a time. */
@@ -94,7 +94,7 @@ static int make_item(struct hr_load *load, size_t item_index, struct hr_block *a
         item->block = arena;
         item->data = (char *)hr_block_memory(arena) + planned->target_offset;
     } else {
-        code = make_block(load, item_index, planned->device_index, planned->bytes, &item->block, err);
+        code = make_block(load, item_index, planned->device_index, planned->target_bytes, &item->block, err);
         if (code == 0)
             item->data = hr_block_memory(item->block);
     }

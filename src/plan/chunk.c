@@ -103,13 +103,13 @@ static uint64_t stream_before(const struct hr_plan_item *item, uint64_t offset)
 }
 
 /*
- * Where cuts inside a run are aligned: in the file for what is staged, in memory for what is read straight into host
+ * Where cuts inside a run are aligned: in the file for what goes through a buffer, in memory for what is read straight into host
  * memory. There two readers that meet within a huge page of fresh memory would both fill it with zeros; arenas begin on
  * huge pages.
  */
 static uint64_t cut_place(const struct builder *b, const struct hr_plan_item *item, uint64_t begin, uint64_t source)
 {
-    if (item->way == HR_WAY_STAGED || hr_plan_is_remote(b->plan, item->device_index))
+    if (item->way == HR_WAY_STAGED || hr_plan_is_cast(item) || hr_plan_is_remote(b->plan, item->device_index))
         return source;
     return item->target_offset + (uintptr_t)item->into + begin;
 }
@@ -129,6 +129,12 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* The last border between elements that is not behind `position` of the stream. */
+static uint64_t element_border(const struct hr_plan_item *item, uint64_t position)
+{
+    return position - position % item->source_unit;
+}
+
 /* The furthest end that the bounds of a chunk allow for a piece from `begin` on, wherever that lies in a run. */
 static uint64_t piece_bound(const struct builder *b, const struct hr_plan_item *item, uint64_t begin, uint64_t source)
 {
@@ -138,14 +144,16 @@ static uint64_t piece_bound(const struct builder *b, const struct hr_plan_item *
     uint64_t weight = chunk ? b->weight : 0;
     if (used >= chunk_bytes || weight >= HR_CHUNK_RUNS_MAX)
         return begin;
-    uint64_t end = begin + least(item->bytes - begin, chunk_bytes - used);
+    uint64_t end = element_border(item, begin + least(item->bytes - begin, chunk_bytes - used));
+    if (end == begin)
+        return begin;
     if (item->way == HR_WAY_DIRECT) {
         uint64_t run_end = begin / item->run_bytes + (HR_CHUNK_RUNS_MAX - weight); /* index of the first too many */
         return (end - 1) / item->run_bytes < run_end ? end : run_end * item->run_bytes;
     }
     uint64_t block_bytes = item_block(item).bytes;
     end = least(end, (begin / block_bytes + 1) * block_bytes);
-    end = least(end, stream_before(item, (chunk ? chunk->file_begin : source) + chunk_bytes));
+    end = element_border(item, least(end, stream_before(item, (chunk ? chunk->file_begin : source) + chunk_bytes)));
     return end > begin ? end : begin;
 }
 
@@ -162,7 +170,9 @@ static uint64_t piece_end(const struct builder *b, const struct hr_plan_item *it
         return begin; /* the run fits whole into the next one */
     uint64_t place = cut_place(b, item, begin, source);
     uint64_t place_end = place + (end - begin);
-    return begin + cut_in_run(place, place_end, chunk_bytes, b->is_open ? place : place_end) - place;
+    uint64_t cut = begin + cut_in_run(place, place_end, chunk_bytes, b->is_open ? place : place_end) - place;
+    cut = element_border(item, cut);
+    return cut > begin || b->is_open ? cut : end;
 }
 
 /* Closes the open chunk, if there is one, and adds what it reads to the plan's sums. */
@@ -173,10 +183,11 @@ static void chunk_close(struct builder *b)
         return;
     const struct hr_plan_chunk *chunk = &plan->chunks[plan->chunk_count - 1];
     uint64_t span = chunk->file_end - chunk->file_begin;
-    plan->read_bytes += chunk->way == HR_WAY_STAGED ? span : chunk->bytes;
+    uint64_t buffered = chunk->way == HR_WAY_STAGED ? span : chunk->bytes;
+    plan->read_bytes += buffered;
     int is_remote = hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index);
-    if (chunk->way == HR_WAY_STAGED && !is_remote && span > plan->staged_bytes_max)
-        plan->staged_bytes_max = span;
+    if ((chunk->way == HR_WAY_STAGED || chunk->has_cast) && !is_remote && buffered > plan->staged_bytes_max)
+        plan->staged_bytes_max = buffered;
     b->is_open = 0;
 }
 
@@ -219,6 +230,7 @@ static int piece_add(struct builder *b, size_t item_index, uint64_t begin, uint6
     if (source_end > chunk->file_end)
         chunk->file_end = source_end;
     chunk->bytes += end - begin;
+    chunk->has_cast |= (uint32_t)hr_plan_is_cast(item);
     chunk->piece_count++;
     b->weight += item->way == HR_WAY_DIRECT ? (end - 1) / item->run_bytes - begin / item->run_bytes + 1 : 1;
     b->piece_source = source;

@@ -25,7 +25,8 @@ static const char *way_name(const struct hr_plan *plan, const struct hr_plan_chu
 {
     if (chunk->way == HR_WAY_STAGED)
         return "staged";
-    return hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index) ? "packed" : "direct";
+    int is_packed = chunk->has_cast || hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index);
+    return is_packed ? "packed" : "direct";
 }
 
 static struct file_sum *files_sum(const struct hr_plan *plan)
@@ -122,6 +123,10 @@ static void json_piece(struct hr_text *text, const struct hr_plan *plan, const s
     hr_json_u64(text, "end", piece->end);
     hr_json_u64(text, "source_offset", source_of(item, piece->begin));
     hr_json_u64(text, "target_offset", item->target_offset);
+    if (hr_plan_is_cast(item)) {
+        hr_json_string(text, "from", hr_dtype_name(item->source_dtype), strlen(hr_dtype_name(item->source_dtype)));
+        hr_json_string(text, "to", hr_dtype_name(item->dtype), strlen(hr_dtype_name(item->dtype)));
+    }
     hr_json_string(text, "target", target, strlen(target));
     hr_json_u64(text, "runs", (piece->end - 1) / item->run_bytes - piece->begin / item->run_bytes + 1);
     hr_json_close(text, '}');
@@ -176,6 +181,8 @@ static void json_totals(struct hr_text *text, const struct hr_plan *plan, size_t
     hr_json_u64(text, "groups", plan->group_count);
     hr_json_u64(text, "chunks", plan->chunk_count);
     hr_json_u64(text, "pieces", plan->piece_count);
+    hr_json_u64(text, "target_bytes", plan->target_bytes);
+    hr_json_u64(text, "converted_bytes", plan->cast_bytes);
     hr_json_close(text, '}');
 }
 
@@ -282,6 +289,12 @@ static void describe_text(struct hr_text *text, const struct hr_plan *plan, cons
     text_bytes(text, plan->bytes);
     hr_text_printf(text, "; reads ");
     text_bytes(text, plan->read_bytes);
+    if (plan->cast_bytes) {
+        hr_text_printf(text, "\nconverts  ");
+        text_bytes(text, plan->cast_bytes);
+        hr_text_printf(text, " on the way; destinations take ");
+        text_bytes(text, plan->target_bytes);
+    }
     hr_text_printf(text, "\nroute     %s: %s\n", facts->route, facts->route_reason);
     hr_text_printf(text, "threads   %u, queue depth %u\nstaging   ", facts->thread_count, facts->queue_depth);
     text_bytes(text, facts->staging_bytes);

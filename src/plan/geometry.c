@@ -3,7 +3,8 @@
  *
  * Lengths are counted in units: bytes, or bits for dtypes whose elements are smaller than a byte. The dimensions
  * are taken innermost first; one that continues the run, or the dim before it, both in the file and in the
- * destination, is merged into it at once, so that a whole tensor of any rank is one run and needs no dims.
+ * destination, is merged into it at once, so that a whole tensor of any rank is one run and needs no dims. Where dtypes
+ * are converted, lengths in the file are those of stored elements, and in the destination those of the others.
  */
 #include "plan/geometry.h"
 
@@ -12,11 +13,11 @@
 
 #include "base/error.h"
 
-/* The runs in the making: dims innermost first, everything in units. */
+/* The runs in the making: dims innermost first, everything in units; a run is `run` in the file, and there. */
 struct canon {
     struct hr_plan_dim dims[HR_RANK_MAX];
     uint32_t dim_count;
-    uint64_t run, first;
+    uint64_t run, target_run, first;
 };
 
 size_t hr_geometry_words(const struct hr_tensor *tensor, const struct hr_item *item)
@@ -160,8 +161,9 @@ static int strides_given(const struct hr_item *item, const uint64_t *shape, uint
 static void canon_add(struct canon *canon, uint64_t count, uint64_t source_stride, int64_t target_stride)
 {
     struct hr_plan_dim *top = canon->dim_count ? &canon->dims[canon->dim_count - 1] : NULL;
-    if (!top && source_stride == canon->run && target_stride >= 0 && (uint64_t)target_stride == canon->run) {
+    if (!top && source_stride == canon->run && target_stride >= 0 && (uint64_t)target_stride == canon->target_run) {
         canon->run *= count;
+        canon->target_run *= count;
         return;
     }
     int64_t target_next;
@@ -178,15 +180,16 @@ static void canon_add(struct canon *canon, uint64_t count, uint64_t source_strid
 
 /* Only for items with elements: every extent is at least 1, and lengths in the file stay below the tensor's. */
 static int canon_make(struct canon *canon, const struct hr_tensor *tensor, const struct hr_item *item,
-                      const uint64_t *shape, const int64_t *strides, uint32_t element_bits, size_t item_index,
-                      struct hr_error *err)
+                      const uint64_t *shape, const int64_t *strides, uint32_t element_bits, uint32_t target_bits,
+                      size_t item_index, struct hr_error *err)
 {
     int sub_byte = element_bits < 8;
     uint64_t source = sub_byte ? element_bits : element_bits / 8;
-    uint64_t target = source; /* compact */
+    uint64_t target = sub_byte ? target_bits : target_bits / 8; /* compact */
     canon->dim_count = 0;
     canon->first = 0;
     canon->run = source;
+    canon->target_run = target;
     for (uint32_t d = tensor->rank; d-- > 0;) {
         canon->first += range_start(tensor, item, d) * source;
         int64_t target_stride = sub_byte ? (int64_t)target : strides[d];
@@ -224,6 +227,7 @@ static int canon_to_bytes(struct canon *canon, uint32_t element_bits, size_t ite
     }
     canon->first /= 8;
     canon->run /= 8;
+    canon->target_run /= 8;
     return 0;
 }
 
@@ -237,7 +241,7 @@ static int check_overlap(const struct canon *canon, size_t item_index, struct hr
             sorted[at] = sorted[at - 1];
         sorted[at] = canon->dims[i];
     }
-    uint64_t span = canon->run;
+    uint64_t span = canon->target_run;
     for (uint32_t i = 0; i < canon->dim_count; i++) {
         uint64_t stride = magnitude(sorted[i].target_stride);
         uint64_t reach;
@@ -277,25 +281,28 @@ int hr_geometry_make(const struct hr_tensor *tensor, const struct hr_item *item,
                      struct hr_plan_item *ret_item, struct hr_error *err)
 {
     uint32_t rank = tensor->rank;
-    uint32_t element_bits = hr_dtype_bits(tensor->dtype);
+    uint32_t dtype = item->dtype == HR_DTYPE_NONE ? tensor->dtype : item->dtype;
+    uint32_t element_bits = hr_dtype_bits(tensor->dtype), target_bits = hr_dtype_bits(dtype);
     uint64_t *shape = *pool;
     int64_t *strides = (int64_t *)(shape + rank);
-    uint64_t bits = 0;
+    uint64_t bits = 0, bits_there = 0;
     int code = check_shard(tensor, item, item_index, err);
     if (!code)
         code = slice_shape(tensor, item, item_index, shape, err);
     if (!code)
         code = slice_bits(shape, rank, element_bits, item_index, &bits, err);
+    if (!code)
+        code = slice_bits(shape, rank, target_bits, item_index, &bits_there, err);
     if (code)
         return code;
-    strides_compact(shape, rank, element_bits, strides);
+    strides_compact(shape, rank, target_bits, strides);
     if (item->into_strides && bits)
-        code = strides_given(item, shape, rank, element_bits, item_index, strides, err);
+        code = strides_given(item, shape, rank, target_bits, item_index, strides, err);
     struct canon canon; /* its dims are written before they are read */
     canon.dim_count = 0;
-    canon.first = canon.run = 0;
+    canon.first = canon.run = canon.target_run = 0;
     if (!code && bits)
-        code = canon_make(&canon, tensor, item, shape, strides, element_bits, item_index, err);
+        code = canon_make(&canon, tensor, item, shape, strides, element_bits, target_bits, item_index, err);
     if (!code && bits && element_bits < 8)
         code = canon_to_bytes(&canon, element_bits, item_index, err);
     if (!code && bits)
@@ -304,7 +311,11 @@ int hr_geometry_make(const struct hr_tensor *tensor, const struct hr_item *item,
         return code;
     *pool = (uint64_t *)(strides + rank);
     ret_item->bytes = bits / 8;
-    ret_item->dtype = tensor->dtype;
+    ret_item->target_bytes = bits_there / 8;
+    ret_item->source_dtype = tensor->dtype;
+    ret_item->dtype = dtype;
+    ret_item->source_unit = dtype == tensor->dtype ? 1 : element_bits / 8;
+    ret_item->target_unit = dtype == tensor->dtype ? 1 : target_bits / 8;
     ret_item->rank = rank;
     ret_item->shape = shape;
     ret_item->strides = strides;

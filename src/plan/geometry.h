@@ -15,7 +15,7 @@
 size_t hr_geometry_words(const struct hr_tensor *tensor, const struct hr_item *item);
 
 /*
- * Fills bytes, source_offset, source_end, run_bytes, dims, dtype, rank, shape and strides of *ret_item, taking
+ * Fills bytes, units, source_offset, source_end, run_bytes, dims, dtypes, rank, shape and strides of *ret_item, taking
  * memory from *pool, which advances. Errors name the item by `item_index`; the caller adds the tensor.
  */
 int hr_geometry_make(const struct hr_tensor *tensor, const struct hr_item *item, size_t item_index, uint64_t **pool,

@@ -34,6 +34,16 @@ int hr_plan_is_remote(const struct hr_plan *plan, uint32_t device_index)
     return (int)(plan->options.remote_devices >> device_index & 1);
 }
 
+int hr_plan_is_cast(const struct hr_plan_item *item)
+{
+    return item->dtype != item->source_dtype;
+}
+
+uint64_t hr_plan_target_bytes(const struct hr_plan_item *item, uint64_t bytes)
+{
+    return item->source_unit == item->target_unit ? bytes : bytes / item->source_unit * item->target_unit;
+}
+
 void hr_plan_release(struct hr_plan *plan)
 {
     if (!plan)
@@ -71,10 +81,12 @@ static int check_dtype(const struct hr_item *item, const struct hr_tensor *tenso
 {
     if (item->dtype == HR_DTYPE_NONE || item->dtype == tensor->dtype)
         return 0;
+    if (hr_dtype_converts(tensor->dtype, item->dtype))
+        return 0;
     const char *stored = hr_dtype_name(tensor->dtype);
     const char *asked = hr_dtype_name(item->dtype);
     return hr_fail(err, HR_EUNSUPPORTED,
-                   "item %zu: the tensor is stored as %s, dtype %u (%s) was asked for; tensors are loaded as stored: "
+                   "item %zu: the tensor is stored as %s and cannot be converted to dtype %u (%s); load it as stored: "
                    "leave the dtype 0",
                    index, stored ? stored : "?", item->dtype, asked ? asked : "not a dtype");
 }
@@ -138,7 +150,10 @@ static int items_make(struct hr_plan *plan, const struct request *request, struc
         made->into = item->into;
         made->device_index = item->device_index;
         made->way = hr_way_choose(made);
-        if (__builtin_add_overflow(plan->bytes, made->bytes, &plan->bytes) || plan->bytes > INT64_MAX)
+        plan->cast_bytes += hr_plan_is_cast(made) ? made->bytes : 0;
+        if (__builtin_add_overflow(plan->bytes, made->bytes, &plan->bytes) || plan->bytes > INT64_MAX ||
+            __builtin_add_overflow(plan->target_bytes, made->target_bytes, &plan->target_bytes) ||
+            plan->target_bytes > INT64_MAX)
             return hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: with it the request exceeds 63 bits of bytes", i);
     }
     return 0;
@@ -183,7 +198,7 @@ static uint64_t group_limit(const struct hr_plan_options *options)
 /* Puts an item behind the others of its group, if that stays within `limit`; 0 when it does not fit. */
 static int group_add(struct hr_plan_group *group, struct hr_plan_item *item, uint64_t limit, uint32_t ownership)
 {
-    uint64_t bytes = item->into ? 0 : item->bytes;
+    uint64_t bytes = item->into ? 0 : item->target_bytes;
     uint64_t begin = group->window_bytes;
     if (ownership == HR_OWN_ARENA)
         begin = (begin + HR_TENSOR_ALIGNMENT - 1) / HR_TENSOR_ALIGNMENT * HR_TENSOR_ALIGNMENT;

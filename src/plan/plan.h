@@ -16,6 +16,10 @@
  *
  * A byte stream is made of runs of run_bytes that are contiguous both in the file and in the destination. The
  * position of run number r follows from the item's dims, so a piece needs no list of runs.
+ *
+ * Conversion. The byte stream of an item whose dtype is changed on the way is that of its stored elements; in the
+ * destination each takes target_unit bytes where it takes source_unit in the file, and pieces and chunks are cut
+ * between elements only. Of all other items both units are 1. What destinations take counts target_bytes.
  */
 #ifndef HR_PLAN_PLAN_H
 #define HR_PLAN_PLAN_H
@@ -26,7 +30,7 @@
 
 #include "base/limits.h"
 
-/* An outer dimension of an item: `count` runs (or blocks of runs), apart by strides in bytes. */
+/* An outer dimension of an item: `count` runs (or blocks of runs), apart by strides in bytes, in the file and there. */
 struct hr_plan_dim {
     uint64_t count;
     uint64_t source_stride;
@@ -43,18 +47,21 @@ enum hr_way {
 struct hr_plan_item {
     size_t tensor_index, file_index;
     size_t group_index;
-    size_t chunk_first, chunk_count; /* the chunks that hold its pieces; they follow each other */
-    uint64_t bytes;                  /* of the item's elements */
-    uint64_t source_offset;          /* of the first run, from the start of the file */
-    uint64_t run_bytes;              /* 0 when bytes is 0 */
-    uint32_t dim_count;              /* 0: one run */
-    uint32_t way;                    /* enum hr_way */
-    const struct hr_plan_dim *dims;  /* outermost first */
-    uint64_t source_end;             /* behind the last run, from the start of the file */
+    size_t chunk_first, chunk_count;   /* the chunks that hold its pieces; they follow each other */
+    uint64_t bytes;                    /* of the item's elements as they are stored */
+    uint64_t target_bytes;             /* of the same in the destination */
+    uint32_t source_unit, target_unit; /* bytes of an element here and there, where it is converted; else 1 and 1 */
+    uint64_t source_offset;            /* of the first run, from the start of the file */
+    uint64_t run_bytes;                /* 0 when bytes is 0 */
+    uint32_t dim_count;                /* 0: one run */
+    uint32_t way;                      /* enum hr_way */
+    const struct hr_plan_dim *dims;    /* outermost first */
+    uint64_t source_end;               /* behind the last run, from the start of the file */
     uint64_t target_offset; /* of the item's first byte in its group's arena; 0 for items with their own memory */
     void *into;             /* the caller's memory, or NULL */
     uint32_t device_index;
-    uint32_t dtype, rank;
+    uint32_t source_dtype, dtype; /* as stored, and in the destination */
+    uint32_t rank;
     const uint64_t *shape;  /* of the slice */
     const int64_t *strides; /* bytes, of the destination */
 };
@@ -70,6 +77,7 @@ struct hr_plan_chunk {
     uint64_t bytes;                  /* needed ones */
     size_t piece_first, piece_count; /* in the order of their position in the file */
     uint32_t way;
+    uint32_t has_cast; /* not 0: some of its items are converted */
 };
 
 struct hr_plan_group {
@@ -97,16 +105,19 @@ struct hr_plan {
     size_t group_count, chunk_count, piece_count;
     size_t file_count;         /* of the checkpoint */
     uint64_t bytes;            /* needed, in all */
+    uint64_t target_bytes;     /* what they take in their destinations */
+    uint64_t cast_bytes;       /* of `bytes`: of items that are converted */
     uint64_t read_bytes;       /* what the chunks will read */
-    uint64_t staged_bytes_max; /* largest file_end - file_begin of a staged chunk for host memory */
+    uint64_t staged_bytes_max; /* largest chunk for host memory that needs a buffer, as it lies in that */
     struct hr_plan_options options;
     void *pool; /* dims, shapes, strides */
 };
 
 /*
  * Plans a request over a table of tensors. Checks every item: index in range, ranges within the shape, dtype as
- * stored (others: HR_EUNSUPPORTED), strides that do not overflow, sub-byte dtypes cut on byte boundaries. Errors
- * name the tensor; the message names the item. On success hr_plan_release() frees what `plan` holds.
+ * stored or one that it converts to (others: HR_EUNSUPPORTED), strides that do not overflow, sub-byte dtypes cut on byte
+ * boundaries. A chunk holds one element at least. Errors name the tensor; the message names the item. On success
+ * hr_plan_release() frees what `plan` holds.
  */
 int hr_plan_make(const struct hr_tensor *tensors, size_t tensor_count, size_t file_count, const struct hr_item *items,
                  size_t item_count, const struct hr_plan_options *options, struct hr_plan *ret_plan,
@@ -116,11 +127,15 @@ void hr_plan_release(struct hr_plan *plan);
 /* Whether a device's memory is filled out of staging, not by readers. */
 int hr_plan_is_remote(const struct hr_plan *plan, uint32_t device_index);
 
+/* Whether an item is converted on the way, and what `bytes` of its stream (whole elements) take in the destination. */
+int hr_plan_is_cast(const struct hr_plan_item *item);
+uint64_t hr_plan_target_bytes(const struct hr_plan_item *item, uint64_t bytes);
+
 /* Walks the runs of a piece in order. */
 struct hr_run {
     uint64_t source_offset; /* from the start of the file */
     int64_t target_offset;  /* from the item's first byte in its destination; negative with negative strides */
-    uint64_t bytes;
+    uint64_t bytes;         /* in the file */
 };
 
 struct hr_run_walk {

@@ -13,7 +13,7 @@ void hr_run_walk_init(struct hr_run_walk *walk, const struct hr_plan_item *item,
     walk->end = piece->end;
     walk->run_left = item->run_bytes - in_run;
     walk->source_offset = item->source_offset + in_run;
-    walk->target_offset = (int64_t)in_run;
+    walk->target_offset = (int64_t)hr_plan_target_bytes(item, in_run);
     for (uint32_t d = item->dim_count; d-- > 0;) {
         const struct hr_plan_dim *dim = &item->dims[d];
         walk->index[d] = run % dim->count;
@@ -28,7 +28,7 @@ static void walk_step(struct hr_run_walk *walk, uint64_t done)
 {
     const struct hr_plan_item *item = walk->item;
     walk->source_offset -= done;
-    walk->target_offset -= (int64_t)done;
+    walk->target_offset -= (int64_t)hr_plan_target_bytes(item, done);
     for (uint32_t d = item->dim_count; d-- > 0;) {
         const struct hr_plan_dim *dim = &item->dims[d];
         if (++walk->index[d] < dim->count) {

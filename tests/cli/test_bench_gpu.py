@@ -46,3 +46,16 @@ def test_no_device(files):
                                        ["--pairs", "4"], ["--nothing", "1"]])
 def test_wrong_arguments(files, arguments):
     assert bench_gpu(*arguments, files[0]).returncode == 1
+
+
+def test_conversions_are_compared_with_the_plain_load(files, tmp_path):
+    result = bench_gpu("--pairs", "5", "--verify", "--json", tmp_path / "out.json", "--subject", "arena,kept,2",
+                       "--subject", "arena,kept,2,BF16", "--subject", "arena,new,0,F64", files[0])
+    assert result.returncode == 0, result
+    plain, narrow, wide = json.loads((tmp_path / "out.json").read_text())["subjects"]
+    assert "dtype" not in plain and (narrow["dtype"], wide["dtype"]) == ("BF16", "F64")
+    assert narrow["conversion"] == "GPU" and narrow["converted_bytes"] == 3 * ((1 << 20) + 77_777)
+    assert narrow["plain_ratio_min"] <= narrow["plain_ratio_median"] <= narrow["plain_ratio_max"]
+    assert "plain_ratio_median" not in wide  # nothing like it was measured
+    assert plain["bytes"] == narrow["bytes"] == narrow["verified_bytes"] == wide["verified_bytes"]
+    assert narrow["allocated_bytes"] < plain["allocated_bytes"] + 6 * 256 + 3 * 77_777

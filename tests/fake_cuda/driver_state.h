@@ -45,6 +45,7 @@ struct fake_piece {
     uint64_t target, source, bytes, rows;
     int64_t target_pitch, source_pitch;
     unsigned flags;
+    uint64_t cast; /* as hr_move.cast */
 };
 
 enum fake_op_kind { FAKE_OP_COPY, FAKE_OP_FILL, FAKE_OP_KERNEL, FAKE_OP_RECORD, FAKE_OP_WAIT, FAKE_OP_HOST };
@@ -58,6 +59,7 @@ struct fake_op {
     unsigned char fill;
     uint64_t moves; /* kernel: device address of the table */
     unsigned move_count;
+    int converts;
     struct fake_point *point; /* one reference */
     void (*function)(void *);
     void *argument;
@@ -82,6 +84,7 @@ struct fake_event {
 
 struct fake_module {
     struct fake_object object;
+    int converts; /* the kernel that was asked for is the converting one */
 };
 
 /* Memory that the driver knows, by the address under which it is found. Pinned memory has two: the host's, the GPU's. */

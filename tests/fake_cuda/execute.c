@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "convert/convert_parts.h"
 #include "device/place.h"
 #include "driver_state.h"
 
@@ -33,11 +34,11 @@ static void delay(struct fake_stream *stream)
 }
 
 /* The bytes of all rows: *ret_first is the lowest address. */
-static uint64_t extent(uint64_t address, int64_t pitch, const struct fake_piece *piece, uint64_t *ret_first)
+static uint64_t extent(uint64_t address, int64_t pitch, uint64_t rows, uint64_t bytes, uint64_t *ret_first)
 {
-    int64_t reach = pitch * (int64_t)(piece->rows - 1);
+    int64_t reach = pitch * (int64_t)(rows - 1);
     *ret_first = reach < 0 ? address + (uint64_t)reach : address;
-    return (uint64_t)(reach < 0 ? -reach : reach) + piece->bytes;
+    return (uint64_t)(reach < 0 ? -reach : reach) + bytes;
 }
 
 static char *host_of(const struct fake_range *range, uint64_t address)
@@ -77,17 +78,37 @@ static const char *refuse_target(const struct fake_stream *stream, const struct 
     return NULL;
 }
 
+/* One element after the other, by the bits. */
+static void convert_row(const struct fake_piece *piece, char *target, const char *source)
+{
+    size_t from_bytes = (size_t)1 << (piece->cast >> 16 & 255), to_bytes = (size_t)1 << (piece->cast >> 24 & 255);
+    unsigned from = piece->cast & 255, to = piece->cast >> 8 & 255;
+    for (uint64_t at = 0; at < piece->bytes; at += from_bytes, target += to_bytes) {
+        unsigned long long bits = 0;
+        memcpy(&bits, source + at, from_bytes);
+        bits = hr_convert_bits(from, to, bits);
+        memcpy(target, &bits, to_bytes);
+    }
+}
+
 static void copy_rows(const struct fake_piece *piece, char *target, const char *source)
 {
-    for (uint64_t row = 0; row < piece->rows; row++)
-        memmove(target + (int64_t)row * piece->target_pitch, source + (int64_t)row * piece->source_pitch, piece->bytes);
+    for (uint64_t row = 0; row < piece->rows; row++) {
+        char *to = target + (int64_t)row * piece->target_pitch;
+        const char *from = source + (int64_t)row * piece->source_pitch;
+        if (piece->cast)
+            convert_row(piece, to, from);
+        else
+            memmove(to, from, piece->bytes);
+    }
 }
 
 static void run_piece(struct fake_stream *stream, const struct fake_piece *piece)
 {
-    uint64_t first, bytes = extent(piece->source, piece->source_pitch, piece, &first);
+    uint64_t first, bytes = extent(piece->source, piece->source_pitch, piece->rows, piece->bytes, &first);
     struct fake_range *source = piece->flags & FAKE_SOURCE_RAW ? NULL : fake_find(first, bytes);
-    bytes = extent(piece->target, piece->target_pitch, piece, &first);
+    uint64_t row_bytes = piece->bytes >> (piece->cast >> 16 & 255) << (piece->cast >> 24 & 255);
+    bytes = extent(piece->target, piece->target_pitch, piece->rows, row_bytes, &first);
     struct fake_range *target = piece->flags & FAKE_TARGET_RAW ? NULL : fake_find(first, bytes);
     const char *reason = refuse_source(stream, piece, source);
     if (!reason)
@@ -137,7 +158,8 @@ static void run_fill(struct fake_stream *stream, const struct fake_op *op)
 
 static struct fake_piece piece_of(const struct hr_move *move)
 {
-    return (struct fake_piece){.target = move->target,
+    return (struct fake_piece){.cast = move->cast,
+                               .target = move->target,
                                .source = move->source,
                                .bytes = move->bytes,
                                .rows = move->rows,
@@ -146,7 +168,7 @@ static struct fake_piece piece_of(const struct hr_move *move)
                                .flags = FAKE_BY_KERNEL};
 }
 
-/* The placing kernel, by its description in device/place.h. */
+/* The kernels, by their description in device/place.h. */
 static void run_kernel(struct fake_stream *stream, struct fake_op *op)
 {
     uint64_t table_bytes = op->move_count * sizeof(struct hr_move);
@@ -167,6 +189,8 @@ static void run_kernel(struct fake_stream *stream, struct fake_op *op)
         op->pieces[i] = piece_of(&move);
         if (!move.bytes || !move.rows)
             fake_corrupt(stream->object.context, "a move of the kernel is empty");
+        if ((move.cast != 0) != op->converts)
+            fake_corrupt(stream->object.context, "a move is for the other kernel");
     }
     op->piece_count = op->move_count;
     run_pieces(stream, op);

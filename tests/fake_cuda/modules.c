@@ -1,6 +1,6 @@
 /*
- * modules.c: modules and launches. The one kernel there is is run by execute.c; what a module's image holds is not
- * looked at, only whether it is one.
+ * modules.c: modules and launches. The kernels there are are run by execute.c; what a module's image holds is not
+ * looked at, only whether it is one: it is taken to be that whose entry was asked for last.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +51,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
         return result;
     if (!fake_object_alive(FAKE_MODULE, module))
         return fake_leave(CUDA_ERROR_INVALID_HANDLE);
-    if (strcmp(name, HR_PLACE_KERNEL_NAME))
+    struct fake_module *known = module;
+    if (strcmp(name, HR_PLACE_KERNEL_NAME) && strcmp(name, HR_CAST_KERNEL_NAME))
         return fake_leave(CUDA_ERROR_NOT_FOUND);
+    known->converts = strcmp(name, HR_CAST_KERNEL_NAME) == 0;
     *function = module;
     return fake_leave(CUDA_SUCCESS);
 }
@@ -75,5 +77,6 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
         return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
     op->moves = *(const CUdeviceptr *)parameters[0];
     op->move_count = *(const unsigned *)parameters[1];
+    op->converts = ((const struct fake_module *)function)->converts;
     return fake_leave(fake_submit(stream, op));
 }

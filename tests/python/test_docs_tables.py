@@ -11,7 +11,7 @@ COLUMNS = ["what", "c", "command", "python", "environment", "default"]
 VERBS = ["check", "diff", "doctor", "hash", "load", "ls", "plan", "probe"]
 # Members that are no options, and options that say what is asked for, not how it is done.
 NOT_MEMBERS = {"size", "reserved", "reserved_tail"}
-NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--repeat", "--budget", "--no-save"}
+NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--dtype", "--repeat", "--budget", "--no-save"}
 NOT_ARGUMENTS = {"self", "names", "slices", "dtype", "into", "loader", "source", "revision"}
 MEMBER = re.compile(r"(\w+)(?:\)\([^)]*\))?;")
 

@@ -13,9 +13,13 @@
 #include "base/sys.h"
 #include "plan/chunk.h"
 
-/* One item's bytes in row-major order. */
+/*
+ * One item's stored bytes in row-major order. Where it is converted, the target of each is that of its element, which
+ * takes `unit_there` bytes for the `unit` stored ones; else both units are 1.
+ */
 struct stream {
-    uint64_t bytes;
+    uint64_t bytes, bytes_there;
+    uint32_t unit, unit_there;
     uint64_t *source;
     int64_t *target;
     unsigned char *seen;
@@ -115,6 +119,35 @@ static int stream_bits(struct stream *stream, uint64_t at, uint64_t bit, uint32_
     return 0;
 }
 
+static uint32_t dtype_there(const struct hr_tensor *tensor, const struct hr_item *item)
+{
+    return item->dtype == HR_DTYPE_NONE ? tensor->dtype : item->dtype;
+}
+
+/* Whether two elements of the destination share a byte. */
+static int shares_bytes(const struct stream *stream)
+{
+    uint64_t count = stream->bytes / stream->unit;
+    int64_t *bytes = malloc((count * stream->unit_there + 1) * sizeof *bytes);
+    for (uint64_t n = 0; n < count; n++)
+        for (uint32_t i = 0; i < stream->unit_there; i++)
+            bytes[n * stream->unit_there + i] = stream->target[n * stream->unit] + i;
+    int found = has_twins(bytes, count * stream->unit_there);
+    free(bytes);
+    return found;
+}
+
+/* Where the bytes of element `n` come from and go to; `target`: with strides. */
+static void stream_element(struct stream *stream, uint64_t n, uint32_t bytes, uint64_t source, const int64_t *target)
+{
+    int is_converted = stream->unit > 1 || stream->unit_there > 1;
+    int64_t compact = (int64_t)(n * (is_converted ? stream->unit_there : bytes));
+    for (uint32_t i = 0; i < bytes; i++) {
+        stream->source[n * bytes + i] = source + i;
+        stream->target[n * bytes + i] = (target ? *target : compact) + (is_converted ? 0 : i);
+    }
+}
+
 static int stream_make(const struct hr_tensor *tensor, const struct hr_item *item, struct stream *ret_stream)
 {
     uint64_t count = 1;
@@ -123,7 +156,10 @@ static int stream_make(const struct hr_tensor *tensor, const struct hr_item *ite
     int code = 0;
     for (uint32_t d = 0; d < tensor->rank; d++)
         count *= extents[d] = slice_count(tensor, item, d);
-    struct stream stream = {.bytes = count * bits / 8};
+    uint32_t there = dtype_there(tensor, item), bits_there = hr_dtype_bits(there);
+    struct stream stream = {.bytes = count * bits / 8, .bytes_there = count * bits_there / 8};
+    stream.unit = there == tensor->dtype ? 1 : bits / 8;
+    stream.unit_there = there == tensor->dtype ? 1 : bits_there / 8;
     stream.source = malloc(stream.bytes * 8 + 1);
     stream.target = malloc(stream.bytes * 8 + 1);
     stream.seen = calloc(stream.bytes + 1, 1);
@@ -133,10 +169,8 @@ static int stream_make(const struct hr_tensor *tensor, const struct hr_item *ite
         element_place(tensor, item, index, &bit, &target);
         if (bits < 8)
             code = stream_bits(&stream, n * bits, bit, bits);
-        for (uint32_t i = 0; bits >= 8 && i < bits / 8; i++) {
-            stream.source[n * bits / 8 + i] = bit / 8 + i;
-            stream.target[n * bits / 8 + i] = item->into_strides ? target + i : (int64_t)(n * bits / 8 + i);
-        }
+        else
+            stream_element(&stream, n, bits / 8, bit / 8, item->into_strides ? &target : NULL);
         for (uint32_t d = tensor->rank; d-- > 0;) {
             if (++index[d] < extents[d])
                 break;
@@ -145,7 +179,7 @@ static int stream_make(const struct hr_tensor *tensor, const struct hr_item *ite
     }
     if (!code && count * bits % 8)
         code = HR_EUNSUPPORTED;
-    if (!code && item->into_strides && has_twins(stream.target, stream.bytes))
+    if (!code && item->into_strides && shares_bytes(&stream))
         code = HR_EINVALID_ARGUMENT;
     for (uint64_t i = 0; i < stream.bytes && !code; i++)
         stream.source[i] += tensor->offset;
@@ -201,7 +235,7 @@ static void check_groups(const struct plan_case *tested, const struct hr_plan *p
                 CHECK(item->target_offset - end < HR_TENSOR_ALIGNMENT);
                 end = item->target_offset;
             }
-            end += item->bytes;
+            end += item->target_bytes;
             own_count++;
         }
         CHECK(group->arena_bytes == (options->ownership == HR_OWN_ARENA ? end : 0) && group->window_bytes == end);
@@ -241,8 +275,10 @@ static uint64_t check_piece(const struct hr_plan *plan, const struct hr_plan_pie
     hr_run_walk_init(&walk, item, piece);
     while (hr_run_walk_next(&walk, &run)) {
         CHECK(run.bytes > 0 && run.bytes <= piece->end - at);
+        CHECK(at % stream->unit == 0 && run.bytes % stream->unit == 0); /* no element is torn */
         for (uint64_t i = 0; i < run.bytes; i++, at++) {
-            CHECK(run.source_offset + i == stream->source[at] && run.target_offset + (int64_t)i == stream->target[at]);
+            int64_t there = (int64_t)(i / stream->unit * stream->unit_there);
+            CHECK(run.source_offset + i == stream->source[at] && run.target_offset + there == stream->target[at]);
             CHECK(stream->seen[at]++ == 0);
         }
     }
@@ -255,6 +291,7 @@ static uint64_t check_piece(const struct hr_plan *plan, const struct hr_plan_pie
 static uint64_t check_chunk(const struct hr_plan *plan, const struct hr_plan_chunk *chunk, struct stream *streams)
 {
     uint64_t bytes = 0, file_end = 0, source_before = 0, runs = 0;
+    uint32_t has_cast = 0;
     for (size_t p = chunk->piece_first; p < chunk->piece_first + chunk->piece_count; p++) {
         const struct hr_plan_piece *piece = &plan->pieces[p];
         const struct hr_plan_item *item = &plan->items[piece->item_index];
@@ -267,18 +304,21 @@ static uint64_t check_chunk(const struct hr_plan *plan, const struct hr_plan_chu
         if (item->dim_count && item->run_bytes <= plan->options.chunk_bytes) /* no run is torn without need */
             CHECK(piece->begin % item->run_bytes == 0 && piece->end % item->run_bytes == 0);
         source_before = source;
+        has_cast |= item->dtype != item->source_dtype;
         bytes += piece->end - piece->begin;
         file_end = end > file_end ? end : file_end;
         runs +=
             chunk->way == HR_WAY_STAGED ? 1 : (piece->end - 1) / item->run_bytes - piece->begin / item->run_bytes + 1;
     }
     CHECK(chunk->piece_count > 0 && chunk->bytes == bytes && chunk->file_end == file_end);
-    CHECK(bytes <= plan->options.chunk_bytes && runs <= HR_CHUNK_RUNS_MAX);
-    if (chunk->way != HR_WAY_STAGED)
+    CHECK(bytes <= plan->options.chunk_bytes && runs <= HR_CHUNK_RUNS_MAX && chunk->has_cast == has_cast);
+    int is_remote = hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index);
+    if (chunk->way != HR_WAY_STAGED) {
+        CHECK(is_remote || !has_cast || bytes <= plan->staged_bytes_max);
         return bytes;
+    }
     CHECK(chunk->file_end - chunk->file_begin <= plan->options.chunk_bytes);
-    CHECK(hr_plan_is_remote(plan, plan->groups[chunk->group_index].device_index) ||
-          chunk->file_end - chunk->file_begin <= plan->staged_bytes_max);
+    CHECK(is_remote || chunk->file_end - chunk->file_begin <= plan->staged_bytes_max);
     return chunk->file_end - chunk->file_begin;
 }
 
@@ -287,7 +327,9 @@ static void check_item(const struct plan_case *tested, const struct hr_plan *pla
 {
     const struct hr_plan_item *made = &plan->items[i];
     const struct hr_tensor *tensor = &tested->tensors[tested->items[i].tensor_index];
-    CHECK(made->bytes == stream->bytes && made->rank == tensor->rank && made->dtype == tensor->dtype);
+    CHECK(made->bytes == stream->bytes && made->rank == tensor->rank && made->source_dtype == tensor->dtype);
+    CHECK(made->target_bytes == stream->bytes_there && made->dtype == dtype_there(tensor, &tested->items[i]));
+    CHECK(made->source_unit == stream->unit && made->target_unit == stream->unit_there);
     CHECK(made->tensor_index == tested->items[i].tensor_index && made->into == tested->items[i].into);
     for (uint32_t d = 0; d < made->rank; d++) {
         CHECK(made->shape[d] == slice_count(tensor, &tested->items[i], d));
@@ -302,7 +344,8 @@ static void check_item(const struct plan_case *tested, const struct hr_plan *pla
     for (uint32_t d = 0; d < made->dim_count; d++) { /* no dim could be merged into what lies inside it */
         const struct hr_plan_dim *dim = &made->dims[d], *inner = d + 1 < made->dim_count ? dim + 1 : NULL;
         uint64_t source = inner ? inner->source_stride * inner->count : made->run_bytes;
-        int64_t target = inner ? inner->target_stride * (int64_t)inner->count : (int64_t)made->run_bytes;
+        uint64_t run_there = made->run_bytes / made->source_unit * made->target_unit;
+        int64_t target = inner ? inner->target_stride * (int64_t)inner->count : (int64_t)run_there;
         CHECK(dim->count > 1 && (dim->source_stride != source || dim->target_stride != target));
         runs *= dim->count;
     }
@@ -312,7 +355,7 @@ static void check_item(const struct plan_case *tested, const struct hr_plan *pla
 void model_check_plan(const struct plan_case *tested, const struct hr_plan *plan)
 {
     struct stream *streams = calloc(tested->item_count + 1, sizeof *streams);
-    uint64_t bytes = 0, read_bytes = 0;
+    uint64_t bytes = 0, bytes_there = 0, read_bytes = 0;
     size_t piece_at = 0;
     for (size_t i = 0; i < tested->item_count; i++)
         CHECK(stream_make(&tested->tensors[tested->items[i].tensor_index], &tested->items[i], &streams[i]) == 0);
@@ -328,9 +371,10 @@ void model_check_plan(const struct plan_case *tested, const struct hr_plan *plan
     for (size_t i = 0; i < tested->item_count; i++) {
         check_item(tested, plan, i, &streams[i]);
         bytes += streams[i].bytes;
+        bytes_there += streams[i].bytes_there;
         stream_release(&streams[i]);
     }
-    CHECK(bytes == plan->bytes);
+    CHECK(bytes == plan->bytes && bytes_there == plan->target_bytes);
     free(streams);
 }
 

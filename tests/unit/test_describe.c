@@ -63,7 +63,7 @@ static void test_json(void **state)
         HR_PLAN_JSON,
         "{\"version\":\"0.1.0\","
         "\"totals\":{\"items\":4,\"files\":2,\"bytes\":13200,\"read_bytes\":16336,\"over_read_bytes\":3136,\"groups\":"
-        "1,\"chunks\":6,\"pieces\":6},"
+        "1,\"chunks\":6,\"pieces\":6,\"target_bytes\":13200,\"converted_bytes\":0},"
         "\"options\":{\"chunk_bytes\":4096,\"arena_bytes\":1048576,\"window_bytes\":0,\"ownership\":\"arena\","
         "\"threads\":4,\"queue_depth\":8},"
         "\"route\":{\"name\":\"pread\",\"reason\":\"io_uring is not usable here\"},"
@@ -111,6 +111,30 @@ static void test_text(void **state)
                               "file      dir/one.safetensors: 8.0 KiB of 11.2 KiB in 4 chunks\n"
                               "file      two\\x0a: 4.8 KiB of 4.8 KiB in 2 chunks\n"
                               "file      unused: 0 B of 3.0 TiB in 0 chunks\n");
+}
+
+/* A conversion shows in the totals, in its piece, and in what the destinations take. */
+static void test_cast(void **state)
+{
+    (void)state;
+    const struct hr_item items[] = {{.size = sizeof items[0], .tensor_index = 3, .dtype = HR_DTYPE_F32},
+                                    {.size = sizeof items[0], .tensor_index = 0}};
+    static const char *const parts[] = {"\"target_bytes\":25000,\"converted_bytes\":5000}", "\"chunk_bytes_max\":4096}",
+                                        "\"arena_bytes\":25120,", "\"way\":\"packed\"",
+                                        "\"target_offset\":5120,\"from\":\"U8\",\"to\":\"F32\","};
+    struct hr_plan_options options = {.chunk_bytes = 4096, .arena_bytes = 1 << 20, .device_count = 1};
+    struct hr_plan plan;
+    char *text = NULL;
+    assert_int_equal(hr_plan_make(tensors, 4, 3, items, 2, &options, &plan, NULL), 0);
+    assert_int_equal(hr_plan_to_text(&plan, tensors, files, &facts, HR_PLAN_JSON, &text, NULL), 0);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (!strstr(text, parts[i]))
+            fail_msg("'%s' is not in %s", parts[i], text);
+    hr_string_free(text);
+    assert_int_equal(hr_plan_to_text(&plan, tensors, files, &facts, HR_PLAN_TEXT, &text, NULL), 0);
+    assert_non_null(strstr(text, "converts  4.8 KiB on the way; destinations take 24.4 KiB\n"));
+    hr_string_free(text);
+    hr_plan_release(&plan);
 }
 
 static void test_unknown_format(void **state)
@@ -180,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_cast),
         cmocka_unit_test(test_unknown_format),
         cmocka_unit_test(test_allocation_failures),
     };

@@ -35,9 +35,10 @@ static size_t fill_moves(const struct use *use, struct hr_move *moves)
 {
     size_t count = 0;
     for (size_t at = 0; at < 100000; at += 1000)
-        moves[count++] = (struct hr_move){(uintptr_t)use->block.memory + at, (uintptr_t)use->target + at, 900, 1, 0, 0};
+        moves[count++] =
+            (struct hr_move){(uintptr_t)use->block.memory + at, (uintptr_t)use->target + at, 900, 1, 0, 0, 0};
     moves[count++] = (struct hr_move){
-        (uintptr_t)use->block.memory + 100000, (uintptr_t)use->target + 100000, BYTES - 100000, 1, 0, 0};
+        (uintptr_t)use->block.memory + 100000, (uintptr_t)use->target + 100000, BYTES - 100000, 1, 0, 0, 0};
     return count;
 }
 

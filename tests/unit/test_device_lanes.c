@@ -40,7 +40,8 @@ static void *lane_main(void *argument)
         unsigned char *source = scene.source + work->index * 30000;
         memset(source, (int)work->index * 16 + round, 30000);
         for (size_t i = 0; i < 100; i++)
-            table[i] = (struct hr_move){(uintptr_t)source + i * 2, (uintptr_t)work->target + i * 3000, 2900, 1, 0, 0};
+            table[i] =
+                (struct hr_move){(uintptr_t)source + i * 2, (uintptr_t)work->target + i * 3000, 2900, 1, 0, 0, 0};
         if (hr_lane_place(lane, &scene.block, table, 100, &counts, NULL) || hr_fence_put(fence, lane, NULL) ||
             hr_fence_wait(fence, NULL) || hr_fence_poll(fence, NULL) != 1)
             return NULL;

@@ -83,7 +83,7 @@ static void add(size_t source, size_t target, unsigned long long bytes, unsigned
                 long long target_pitch)
 {
     struct hr_move move = {
-        (uintptr_t)source_space + source, (uintptr_t)target_space + target, bytes, rows, source_pitch, target_pitch};
+        (uintptr_t)source_space + source, (uintptr_t)target_space + target, bytes, rows, source_pitch, target_pitch, 0};
     assert_true(move_count < MOVE_MAX);
     moves[move_count++] = move;
     for (unsigned long long row = 0; row < rows; row++) {
@@ -273,12 +273,12 @@ static void test_economy(void **state)
 {
     (void)state;
     for (unsigned bytes = 1; bytes <= 64; bytes *= 2) { /* a column of a matrix: every row in its own vectors only */
-        struct hr_move move = {4096, 8192 + bytes, bytes, 100, 640, (long long)bytes * 3};
+        struct hr_move move = {4096, 8192 + bytes, bytes, 100, 640, (long long)bytes * 3, 0};
         assert_int_equal(hr_place_shape(&move).per_row, (bytes + 15) / 16);
     }
     for (unsigned source = 4096; source < 4096 + 256; source++)
         for (unsigned target = 8192; target < 8192 + 16; target++) {
-            struct hr_move move = {source, target, 10000, 1, 0, 0};
+            struct hr_move move = {source, target, 10000, 1, 0, 0, 0};
             struct hr_place_shape shape = hr_place_shape(&move);
             assert_in_range(shape.skew, 0, 7);
             for (unsigned column = 128; column < 512; column += HR_PLACE_WARP) {
@@ -292,7 +292,7 @@ static void test_economy(void **state)
 static void test_wide_arithmetic(void **state)
 {
     (void)state;
-    struct hr_move move = {0x7f0000000003, 0x7e0000000005, 1ull << 40, 1ull << 20, -(1ll << 41), (1ll << 41) + 16};
+    struct hr_move move = {0x7f0000000003, 0x7e0000000005, 1ull << 40, 1ull << 20, -(1ll << 41), (1ll << 41) + 16, 0};
     struct hr_place_shape shape = hr_place_shape(&move);
     assert_int_equal(shape.per_row, (1ull << 36) + 1);
     assert_false(hr_place_is_small(&move, &shape, 16));
@@ -304,7 +304,8 @@ static void test_wide_arithmetic(void **state)
     assert_true(hr_place_needs_lower(&piece));
     assert_true(hr_place_needs_upper(&piece));
 
-    struct hr_move huge = {0, 0, 1ull << 35, 1ull << 33, 1ll << 35, 1ll << 35}; /* 2^64 vectors, which is no small 0 */
+    struct hr_move huge = {0,         0,         1ull << 35, 1ull << 33,
+                           1ll << 35, 1ll << 35, 0}; /* 2^64 vectors, which is no small 0 */
     shape = hr_place_shape(&huge);
     assert_int_equal(shape.per_row, 1ull << 31);
     assert_false(hr_place_is_small(&huge, &shape, 16));

@@ -89,7 +89,7 @@ struct random_case {
 
 static void random_tensors(struct random_case *c, uint64_t *seed, const uint64_t *extents)
 {
-    static const uint32_t dtypes[] = {HR_DTYPE_U8, HR_DTYPE_BF16, HR_DTYPE_F32, HR_DTYPE_F4};
+    static const uint32_t dtypes[] = {HR_DTYPE_U8, HR_DTYPE_BF16, HR_DTYPE_F32, HR_DTYPE_F4, HR_DTYPE_F64};
     uint64_t offset = model_random(seed, 40);
     size_t file = 0;
     for (size_t t = 0; t < c->tested.tensor_count; t++) {
@@ -100,9 +100,17 @@ static void random_tensors(struct random_case *c, uint64_t *seed, const uint64_t
             file++;
             offset = model_random(seed, 40);
         }
-        offset = model_tensor(&c->tensors[t], dtypes[model_random(seed, 4)], 3, c->shapes[t], file, offset);
+        offset = model_tensor(&c->tensors[t], dtypes[model_random(seed, 5)], 3, c->shapes[t], file, offset);
     }
     c->tested.file_count = file + 1;
+}
+
+/* Another dtype, narrower, wider or as wide, of every other item. */
+static uint32_t random_dtype(const struct hr_tensor *tensor, uint64_t *seed)
+{
+    static const uint32_t dtypes[] = {HR_DTYPE_U8, HR_DTYPE_F16, HR_DTYPE_F32, HR_DTYPE_I64};
+    uint32_t dtype = dtypes[model_random(seed, 4)];
+    return tensor->dtype != HR_DTYPE_F4 && model_random(seed, 2) ? dtype : HR_DTYPE_NONE;
 }
 
 static void random_item(struct random_case *c, size_t i, uint64_t *seed)
@@ -112,6 +120,7 @@ static void random_item(struct random_case *c, size_t i, uint64_t *seed)
     const struct hr_tensor *tensor = &c->tensors[item->tensor_index];
     item->device_index = model_random(seed, 8) == 0;
     item->into = model_random(seed, 4) == 0 ? INTO : NULL;
+    item->dtype = random_dtype(tensor, seed);
     if (model_random(seed, 2) == 0)
         return;
     for (int d = 0; d < 3; d++) {
@@ -128,7 +137,7 @@ static void random_item(struct random_case *c, size_t i, uint64_t *seed)
     }
     item->ranges = c->ranges[i];
     if (item->into && tensor->dtype != HR_DTYPE_F4 && model_random(seed, 2)) {
-        int64_t element = hr_dtype_bits(tensor->dtype) / 8;
+        int64_t element = hr_dtype_bits(item->dtype ? item->dtype : tensor->dtype) / 8;
         c->strides[i][0] = element; /* transposed, with a gap */
         c->strides[i][1] = -element * ((int64_t)tensor->shape[0] + 1);
         c->strides[i][2] = element * ((int64_t)tensor->shape[0] + 1) * ((int64_t)tensor->shape[1] + 1);
@@ -152,6 +161,9 @@ static void run_random(uint64_t seed, const uint64_t *extents, const uint64_t *c
         .device_count = 2,
         .remote_devices = model_random(&seed, 4) == 0,
     };
+    for (size_t i = 0; i < c.tested.item_count; i++) /* a chunk holds an element */
+        if (c.items[i].dtype && c.tested.options.chunk_bytes < 8)
+            c.tested.options.chunk_bytes = 8;
     if (model_random(&seed, 2))
         c.tested.options.window_bytes = 1 + (model_random(&seed, 1 << 20) >> model_random(&seed, 20));
     model_check(&c.tested);
@@ -393,8 +405,9 @@ static void test_refusals(void **state)
     expect_refusal(items, 2, HR_EINVALID_ARGUMENT, "item 1: its tensor index is 2, but there are 2");
     items[1] = (struct hr_item){.size = sizeof items[0], .device_index = 1};
     expect_refusal(items, 2, HR_EINVALID_ARGUMENT, "item 1: its device index is 1");
-    items[1] = (struct hr_item){.size = sizeof items[0], .dtype = HR_DTYPE_F16};
-    expect_refusal(items, 2, HR_EUNSUPPORTED, "item 1: the tensor is stored as F32");
+    items[1] = (struct hr_item){.size = sizeof items[0], .dtype = HR_DTYPE_C64};
+    expect_refusal(items, 2, HR_EUNSUPPORTED,
+                   "item 1: the tensor is stored as F32 and cannot be converted to dtype 19 (C64)");
     items[1] = (struct hr_item){.size = sizeof items[0], .dtype = 99};
     expect_refusal(items, 2, HR_EUNSUPPORTED, "not a dtype");
     items[1] = (struct hr_item){.size = sizeof items[0] + 8};

@@ -1,30 +1,13 @@
 /*
  * place.cu: the placing kernel: the moves of device/place.h, 48 GB/s from pinned host memory where the link gives 50.
- * What a thread does is in place_parts.h; here is how it touches memory and how a block gets its moves. Any number of
- * blocks and of threads a block will do.
+ * What a thread does is in place_parts.h; here is how a block gets its moves. Any number of blocks and of threads a block
+ * will do.
  *
  * Sources change between launches, never during one, so ordinary cached loads see them as they are. Two launches
  * at once must not share a line of 128 bytes of which the host fills a part between their starts: staging slots lie on
  * pages.
  */
-#include "device/kernels/place_parts.h"
-
-HR_PLACE_FN struct hr_vector hr_vector_load(hr_place_u64 address)
-{
-    struct hr_vector vector;
-    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(vector.low), "=l"(vector.high) : "l"(address));
-    return vector;
-}
-
-HR_PLACE_FN void hr_vector_store(hr_place_u64 address, struct hr_vector vector)
-{
-    asm volatile("st.global.v2.u64 [%0], {%1, %2};" : : "l"(address), "l"(vector.low), "l"(vector.high) : "memory");
-}
-
-HR_PLACE_FN void hr_byte_store(hr_place_u64 address, unsigned char byte)
-{
-    asm volatile("st.global.u8 [%0], %1;" : : "l"(address), "r"((unsigned)byte) : "memory");
-}
+#include "device/kernels/kernel_memory.h"
 
 extern "C" __global__ void __launch_bounds__(1024) hr_place(const struct hr_move *moves, unsigned count)
 {

@@ -228,6 +228,21 @@ HR_PLACE_FN void hr_place_move(const struct hr_move *move, const struct hr_place
     }
 }
 
+/* Which of `block` make move number `i` of a batch: one warp, or all of those of the blocks that share it. */
+HR_PLACE_FN struct hr_place_team hr_place_share(struct hr_place_team block, int is_small, unsigned i,
+                                                const struct hr_place_walk *walk)
+{
+    struct hr_place_team team = block;
+    if (is_small) {
+        team.warp = walk->part > 0 || i % block.warps != block.warp;
+        team.warps = 1;
+    } else {
+        team.warp += walk->part * block.warps;
+        team.warps *= walk->parts;
+    }
+    return team;
+}
+
 /* This thread's share of a batch of moves: its warp's of the small ones, then its own of the others. */
 HR_PLACE_FN void hr_place_moves(const struct hr_move *moves, unsigned count, const struct hr_place_walk *walk,
                                 unsigned thread, unsigned thread_count)
@@ -237,17 +252,9 @@ HR_PLACE_FN void hr_place_moves(const struct hr_move *moves, unsigned count, con
         return;
     for (unsigned i = 0; i < count; i++) {
         const struct hr_place_shape shape = hr_place_shape(&moves[i]);
-        struct hr_place_team team = block;
-        if (hr_place_is_small(&moves[i], &shape, count)) {
-            if (walk->part > 0 || i % block.warps != block.warp)
-                continue;
-            team.warp = 0;
-            team.warps = 1;
-        } else {
-            team.warp += walk->part * block.warps;
-            team.warps *= walk->parts;
-        }
-        hr_place_move(&moves[i], &shape, &team);
+        struct hr_place_team team = hr_place_share(block, hr_place_is_small(&moves[i], &shape, count), i, walk);
+        if (team.warp < team.warps)
+            hr_place_move(&moves[i], &shape, &team);
     }
 }
 
