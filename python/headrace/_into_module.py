@@ -128,25 +128,30 @@ def _device_of(device_map: Any, name: str) -> str:
 
 
 def _fill(checkpoint: Checkpoint, live: dict[str, Any], window: Union[int, None], loader: Union[Loader, None]) -> None:
-    """Into the memory that is there, of each device in one load; another dtype is copied there by PyTorch."""
+    """Into the memory that is there, of each device in one load; what a load does not cast, PyTorch does."""
     for device in sorted({str(tensor.device) for tensor in live.values()}):
         here = {name: tensor for name, tensor in live.items() if str(tensor.device) == device}
-        equal = {name: tensor.detach() for name, tensor in here.items()
-                 if _dtypes.name_of(tensor.dtype) == checkpoint[name].dtype}
-        if equal:
-            checkpoint.load(into=equal, loader=loader)
-        others = [name for name in here if name not in equal]
-        for name, tensor in _stream(checkpoint, others, device, window, loader):
+        direct = {name: tensor.detach() for name, tensor in here.items()
+                  if _dtypes.casts(checkpoint[name].dtype, str(_dtypes.name_of(tensor.dtype)))}
+        if direct:
+            checkpoint.load(into=direct, loader=loader)
+        others = [name for name in here if name not in direct]
+        for name, tensor in _stream(checkpoint, others, {}, device, window, loader):
             here[name].copy_(tensor)
 
 
 def _stream(
-    checkpoint: Checkpoint, names: list[str], device: str, window: Union[int, None], loader: Union[Loader, None]
+    checkpoint: Checkpoint,
+    names: list[str],
+    dtypes: dict[str, Any],
+    device: str,
+    window: Union[int, None],
+    loader: Union[Loader, None],
 ) -> Iterator[tuple[str, Any]]:
     if not names:
         return iter(())
     most = number_option("window_bytes", window) or WINDOW_BYTES
-    return checkpoint.stream(names, framework="torch", device=device, window_bytes=most, loader=loader)
+    return checkpoint.stream(names, framework="torch", device=device, dtype=dtypes, window_bytes=most, loader=loader)
 
 
 def _replace(
@@ -158,22 +163,24 @@ def _replace(
     window: Union[int, None],
     loader: Union[Loader, None],
 ) -> None:
+    wanted = {name: _dtype_for(target.tensor, checkpoint[name].dtype, dtype) for name, target in meta.items()}
     for device in sorted(set(devices.values())):
         names = [name for name in meta if devices[name] == device]
-        for name, tensor in _stream(checkpoint, names, device, window, loader):
-            _put(torch, meta[name], tensor.to(_dtype_for(torch, meta[name].tensor, tensor, dtype)))
+        cast = {name: wanted[name] for name in names if _dtypes.casts(checkpoint[name].dtype, wanted[name])}
+        for name, tensor in _stream(checkpoint, names, cast, device, window, loader):
+            _put(torch, meta[name], tensor.to(_dtypes.torch_dtype(torch, wanted[name])))
 
 
-def _dtype_for(torch: Any, old: Any, read: Any, dtype: Any) -> Any:
+def _dtype_for(old: Any, stored: str, dtype: Any) -> str:
+    """The format's name of what a tensor on meta becomes."""
     if dtype == "auto":
-        return read.dtype
-    if dtype is None or not read.dtype.is_floating_point:
-        return old.dtype
+        return stored
+    if dtype is None or stored not in _dtypes.FLOATS:
+        return str(_dtypes.name_of(old.dtype))
     name = _dtypes.name_of(dtype)
-    wanted = None if name is None else _dtypes.torch_dtype(torch, name)
-    if wanted is None:
+    if name is None:
         raise errors.make("InvalidArgument", f"dtype= is a dtype, 'auto' or None, not {dtype!r}")
-    return wanted
+    return name
 
 
 def _put(torch: Any, target: _Target, tensor: Any) -> None:

@@ -26,23 +26,31 @@ class Part:
 
 @dataclass
 class Item:
-    """What Transformers is given under one name: a tensor, or a parameter merged of several."""
+    """What Transformers is given under one name: a tensor, or a parameter merged of several. Shape and bytes are those
+    of the dtype that it is given in; `stored` is that of the checkpoint."""
 
     name: str
     device: str
+    stored: str
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
     parts: list[Part]
     is_merged: bool = False
 
+    def convert(self, dtype: str) -> None:
+        """Lets it be given in this dtype, which the load makes on the way."""
+        bits, before = _dtypes.BITS[dtype], _dtypes.BITS[self.dtype]
+        self.parts = [Part(part.index, part.offset * bits // before) for part in self.parts]
+        self.nbytes, self.dtype = self.nbytes * bits // before, dtype
+
 
 @dataclass
 class Plan:
     """Items in the order in which Transformers asks for them.
 
-    final: become parameters as they are; all of them may exist at once.
-    passing: are cast, quantized or cut on their way to a parameter, and go.
+    final: become parameters as they are given; all of them may exist at once.
+    passing: are quantized, cut or cast by Transformers on their way to a parameter, and go.
     direct: of which Transformers decides itself what it wants (tensor parallelism).
     mapped: (name, index) of those that the library does not read.
     used: of merged experts, the converters that Transformers would have used; None without.
@@ -150,7 +158,7 @@ class Planner:
 
     def _place_alone(self, plan: Plan, target: str, source: _Source, device: str, is_only: bool) -> None:
         part = Part(source.index)
-        item = Item(source.name, device, source.dtype, source.shape, source.nbytes, [part])
+        item = Item(source.name, device, source.dtype, source.dtype, source.shape, source.nbytes, [part])
         if self._is_distributed(target):
             plan.direct.append(item)
         elif is_only and source.pattern is None and self._becomes(target, item):
@@ -162,11 +170,17 @@ class Planner:
         return bool(self._library.is_dtensor(self._wanted[target]))
 
     def _becomes(self, target: str, item: Item) -> bool:
-        """Whether Transformers takes the tensor as it is for the parameter."""
+        """Whether Transformers takes the tensor as it is for the parameter, which decides the dtype."""
         wanted = self._wanted[target]
         if self._is_synchronous or (self._own_dtypes is not None and self._own_dtypes.search(target)):
             return False
-        return tuple(wanted.shape) == item.shape and _dtypes.name_of(wanted.dtype) == item.dtype
+        if tuple(wanted.shape) != item.shape:
+            return False
+        dtype = str(_dtypes.name_of(wanted.dtype))
+        if dtype != item.stored and (self._config.hf_quantizer is not None or not _dtypes.casts(item.stored, dtype)):
+            return False
+        item.convert(dtype)
+        return True
 
     # ------------------------------------------------------------------------------------------------- experts
 
@@ -186,7 +200,7 @@ class Planner:
         if laid is None or laid[0] != tuple(self._wanted[target].shape):
             return None
         nbytes = sum(source.nbytes for source in sources)
-        return Item(target, device, dtype, laid[0], nbytes, laid[1], is_merged=True)
+        return Item(target, device, dtype, dtype, laid[0], nbytes, laid[1], is_merged=True)
 
     def _keeps_name(self, target: str) -> bool:
         """Whether Transformers, given the parameter's own name, leaves it as it is."""

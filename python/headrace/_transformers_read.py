@@ -41,6 +41,8 @@ class _Batch:
         request = _request.Request(sorted(part.index for item in self.items for part in item.parts), device=self.device)
         self._positions = {index: position for position, index in enumerate(request.indices or ())}
         for item in self.items:
+            if item.dtype != item.stored:
+                request.dtypes.update((self._positions[part.index], item.dtype) for part in item.parts)
             if item.is_merged:
                 self._add_merged(request, item)
         framework = _frameworks.find("torch", self.device)
@@ -116,7 +118,7 @@ class Reading:
 
     def part(self, item: Item, index: Any) -> Any:
         """A part, which is read alone where the tensor is one of the checkpoint."""
-        if item.is_merged:
+        if item.is_merged or item.dtype != item.stored:
             return _read_alone(self._checkpoint, self._loader, item)[index]
         return self._reader(item.device).part(self._checkpoint._info(item.parts[0].index), index)
 

@@ -83,9 +83,18 @@ def test_no_more_memory(large, kind):
     assert ours <= size + 8 * MiB
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_cast_on_the_way_needs_nothing_more(large, dtype):
+    options = {"device_map": DEVICE, "dtype": dtype}
+    expected, most = peak(lambda: host.stock(large["qwen3_moe"], **options))
+    model, ours = peak(lambda: host.ours(large["qwen3_moe"], **options))
+    assert_equal_models(expected, model)
+    assert ours <= most
+
+
 @pytest.mark.parametrize("window", [16 * MiB, 64 * MiB])
-def test_a_cast_needs_a_window_more(large, window):
-    options = {"device_map": DEVICE, "dtype": "float32"}
+def test_a_cast_of_pytorch_needs_a_window_more(large, window):
+    options = {"device_map": DEVICE, "dtype": "float64"}
     expected, most = peak(lambda: host.stock(large["llama"], **options))
     model, ours = peak(lambda: host.ours(large["llama"], window_bytes=window, **options))
     assert_equal_models(expected, model)
