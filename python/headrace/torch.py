@@ -60,7 +60,7 @@ def load_into_module(
         dtype: of what is on meta: None: its own; "auto": as stored; or a dtype, which floating ones are cast to.
         strict: missing and unexpected names are an error.
         revision: branch, tag or commit of a hub id.
-        window_bytes: most bytes that are read ahead of what PyTorch does with them; None: HEADRACE_WINDOW_BYTES, else 1 GiB.
+        window_bytes: most bytes that are read ahead of their use; None: HEADRACE_WINDOW_BYTES, else 1 GiB.
         loader: a Loader of one's own instead of the process's.
 
     Returns what was replaced, filled, missing, unexpected, and is still on meta. Raises TensorNotFound (strict),
