@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import _core, _devices, _dtypes
+
+
+NUMBER = re.compile(r"\.(\d+)\.(?!.*\.\d+\.)")  # the last part of a name that is a number
+DIGIT = re.compile(r"\d|\\d")
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Planner:
         devices = self._accelerate.expand_device_map(self._config.device_map, list(targets))
         for target, sources in targets.items():
             self._place(plan, target, sources, self._device(devices[target], sources))
+        plan.passing.sort(key=lambda item: self._library.dot_natural_key(item.name))
         if any(item.is_merged for item in (*plan.final, *plan.passing)):
             plan.used = [transform._was_used for transform in self._transforms]
         return plan
@@ -106,18 +112,51 @@ class Planner:
 
     def _rename(self, plan: Plan) -> dict[str, list[_Source]]:
         """Parameter -> the tensors that it is made of, in Transformers' order. Others are `plan.mapped`."""
-        renamings, converters = self._split(self._transforms)
-        core, wanted = self._core, self._wanted
-        order = sorted(range(len(core)), key=lambda index: self._library.dot_natural_key(core.info(index)[0]))
+        transforms, wanted = self._split(self._transforms), self._wanted
         targets: dict[str, list[_Source]] = {}
-        for index in order:
-            name, dtype, shape, _, _, nbytes = core.info(index)
-            target, pattern = self._renamed(name, renamings, converters)
-            if target in wanted:
+        came_often: set[str] = set()  # parameters that one pattern gives to more than once: put into order at the end
+        came: set[tuple[str, str | None]] = set()
+        for family in self._families():
+            shared = self._shared_name(family, transforms)
+            for at, (name, index) in enumerate(family):
+                target, pattern = shared or self._renamed(name, *transforms)
+                if target not in wanted:
+                    plan.mapped.append((name, index))
+                    continue
+                _, dtype, shape, _, _, nbytes = self._core.info(index)
                 targets.setdefault(target, []).append(_Source(name, index, pattern, dtype, shape, nbytes))
-            else:
-                plan.mapped.append((name, index))
+                if (shared is None or at == 0) and (target, pattern) in came:
+                    came_often.add(target)
+                came.add((target, pattern))
+        for target in came_often:
+            targets[target].sort(key=lambda source: self._library.dot_natural_key(source.name))
         return targets
+
+    def _families(self) -> Iterator[list[tuple[str, int]]]:
+        """The tensors in Transformers' order. Those whose names differ in the last number only come together, unless
+        a transform looks at numbers or at what it renamed before: then each comes alone."""
+        names, key = self._core.names(), self._library.dot_natural_key
+        families: dict[str, list[tuple[int, str, int]]] = {}
+        looks = any(map(self._looks_at_numbers, self._transforms))
+        for index, name in enumerate(names):
+            number = None if looks else NUMBER.search(name)
+            family = f"{name[:number.start()]}.#.{name[number.end():]}" if number else name
+            families.setdefault(family, []).append((int(number[1]) if number else 0, name, index))
+        for members in families.values():
+            members.sort()
+        for members in sorted(families.values(), key=lambda members: key(members[0][1])):
+            yield [(name, index) for _, name, index in members]
+
+    def _looks_at_numbers(self, transform: Any) -> bool:
+        plain = type(transform).rename_source_key is self._library.WeightTransform.rename_source_key
+        return not plain or any(DIGIT.search(pattern) for pattern in transform.source_patterns)
+
+    def _shared_name(self, family: list[tuple[str, int]], transforms: Any) -> tuple[str, str | None] | None:
+        """What all of a family are renamed to, which a converter puts together."""
+        if len(family) < 3:
+            return None
+        first, second = (self._renamed(name, *transforms) for name, _ in family[:2])
+        return first if first == second and first[1] is not None else None
 
     def _split(self, transforms: Iterable[Any]) -> tuple[list[Any], list[Any]]:
         renamings = [entry for entry in transforms if isinstance(entry, self._library.WeightRenaming)]

@@ -475,6 +475,21 @@ def test_merged_slices(reading, folders):
     assert torch.equal(part[...], gate_up) and torch.equal(part[2:3, 1:], gate_up[2:3, 1:])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_looked_at_together_or_one_by_one(folders, kind, monkeypatch):
+    """Experts are renamed as a family, unless a transform looks at numbers; the plans are the same."""
+    planner, plans = headrace.transformers.Planner, []
+    make = planner.make
+    monkeypatch.setattr(planner, "make", lambda self: plans.append(make(self)) or plans[-1])
+    ours(folders[kind], True, dtype=torch.float64)
+    monkeypatch.setattr(planner, "_looks_at_numbers", lambda self, transform: True)
+    ours(folders[kind], True, dtype=torch.float64)
+    first, second = ([(item.name, item.parts, item.shape) for item in plan.passing] for plan in plans)
+    assert first == second and plans[0].used == plans[1].used
+    order = [transformers.core_model_loading.dot_natural_key(name) for name, _, _ in first]
+    assert order == sorted(order)
+
+
 def test_a_window_bounds_what_is_read_ahead(folders, monkeypatch):
     from headrace import _transformers_read
 
