@@ -514,6 +514,45 @@ def test_a_window_bounds_what_is_read_ahead(folders, monkeypatch):
     assert len(most) > 4 and max(most) <= window
 
 
+# --------------------------------------------------------------------------------------------- tensor parallelism
+
+RANK = """
+import sys, torch, transformers, headrace.transformers
+torch.set_num_threads(1)
+folder, rank, store = sys.argv[1:]
+torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+load = lambda: transformers.AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto")
+expected = load()
+lines = []
+headrace.transformers.logger.info = lambda text, *values: lines.append(text % values)
+with headrace.transformers.accelerate(eager=True):
+    model = load()
+assert any("when asked for" in line and ", 0 when asked for" not in line for line in lines), lines
+local = lambda tensor: tensor.to_local() if hasattr(tensor, "to_local") else tensor
+count = 0
+for (name, first), (_, second) in zip(expected.state_dict().items(), model.state_dict().items(), strict=True):
+    assert type(first) is type(second) and torch.equal(local(first), local(second)), name
+    count += local(first).shape != first.shape
+assert count > 0
+print("equal", count)
+"""
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_tensor_parallel(folders, kind, tmp_path):
+    """Two processes; each reads the slices that Transformers asks for."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [subprocess.Popen([sys.executable, "-c", RANK, folders[kind], str(rank), tmp_path / "store"],
+                              env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(2)]
+    try:
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0] and all("equal" in output for output in outputs), outputs
+
+
 # ------------------------------------------------------------------------------------------- whole programs
 
 
