@@ -1,10 +1,4 @@
-"""Runs a Python program with what can be switched on for it: `from_pretrained` of Transformers through headrace.
-
-    python -m headrace.run script.py argument...
-    python -m headrace.run -m module argument...
-
-Nothing is imported that the program does not import.
-"""
+"""`python -m headrace.run`: the program that the arguments name, as `python` itself would run it."""
 
 from __future__ import annotations
 
@@ -16,8 +10,8 @@ USAGE = "usage: python -m headrace.run script.py [argument...] | -m module [argu
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the program that the arguments name, as `python` itself would."""
-    from . import transformers
+    """Runs the program; 2 when none is named."""
+    from .. import transformers
 
     is_module = arguments[:1] == ["-m"]
     program = arguments[is_module : is_module + 1]
