@@ -18,8 +18,8 @@ cold-peers  what the same costs the processor with the safetensors package
 gpu       a GPU, all of the following; --only may name them one by one: gpu-hot (whose memory, new loaders, a small
           model), gpu-threads (4 to 128 readers), gpu-cores (2, 4 and 8 cores), gpu-small (20,000 small tensors),
           gpu-cast (dtypes converted on the way),
-          peers (PyTorch, safetensors and headrace must be there), group (two GPUs, PyTorch and headrace). Left out
-          where there is no device.
+          peers (PyTorch, safetensors and headrace must be there), transformers (Transformers too), group (two GPUs,
+          PyTorch and headrace). Left out where there is no device.
 
 --join takes the sections of other result files into this one, and runs nothing unless --only is given.
 """

@@ -91,5 +91,10 @@ def group(options: argparse.Namespace, folder: Path) -> dict | None:
                      options.pairs], folder)
 
 
+def transformers(options: argparse.Namespace, folder: Path) -> dict | None:
+    touch_memory(2)
+    return run_json([sys.executable, HERE / "bench_transformers.py", folder, "--gib", min(options.gib, 7.5)], folder)
+
+
 SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "gpu-cast": cast,
-            "peers": peers, "group": group}
+            "peers": peers, "transformers": transformers, "group": group}

@@ -166,6 +166,20 @@ def take_over(
     return beginning.result() if beginning is not None and beginning.is_fresh() else None
 
 
+def take_over_files(paths: list[str]) -> tuple[_core.Checkpoint, str] | None:
+    """What begin() made of these files, however its source named them, once, or None."""
+    wanted = sorted(map(os.path.abspath, paths))
+    for key, beginning in list(_begun.items()):
+        if not beginning.is_fresh():
+            continue
+        core, label = beginning.result()
+        if sorted(os.path.abspath(row[0]) for row in core.files()) == wanted:
+            with _lock:
+                _begun.pop(key, None)
+            return core, label
+    return None
+
+
 def _after_fork() -> None:
     """The threads that fill the table do not exist in the child."""
     global _lock

@@ -91,6 +91,11 @@ def converts(source: str, target: str) -> bool:
     return source == target or _core.dtype_converts(CODES[source], CODES[target])
 
 
+def casts(source: str, target: str) -> bool:
+    """Whether a load makes the same of it as PyTorch's cast does, bit for bit."""
+    return source == target or {source, target} <= {"F32", "F16", "BF16"}
+
+
 def torch_dtype(torch: ModuleType, name: str) -> Any:
     """torch's dtype, or None when this version of torch has none."""
     return getattr(torch, TORCH.get(name, ""), None)

@@ -72,9 +72,9 @@ class safe_open:  # noqa: N801 (the original's name)
         chosen = _frameworks.find(framework, place)
         reader: Reader
         if eager or backend == "pread" or place != "cpu":
-            reader = _EagerReader(checkpoint, chosen, place)
+            reader = EagerReader(checkpoint, chosen, place)
         elif chosen.name == "torch":
-            reader = _TorchMapping(checkpoint, path)
+            reader = TorchMapping(path, checkpoint._files[0][1])
         else:
             reader = _BufferMapping(path, chosen)
         if before != identity(path):
@@ -153,14 +153,13 @@ class Slice:
         return self._reader.part(self._info, index)
 
 
-class _TorchMapping:
+class TorchMapping:
     """One storage over the file: private, writable, read when touched. Every tensor is a view that keeps it alive."""
 
-    def __init__(self, checkpoint: Checkpoint, path: str) -> None:
+    def __init__(self, path: str, size: int) -> None:
         import torch
 
         self._torch: ModuleType = torch
-        size = checkpoint._files[0][1]
         self._storage = torch.UntypedStorage.from_file(path, False, size)
 
     def whole(self, info: TensorInfo) -> Any:
@@ -236,7 +235,7 @@ class _BufferMapping:
         return {info.name: self.whole(info) for info in infos}
 
 
-class _EagerReader:
+class EagerReader:
     """Reads through the engine: a small tensor on the asking thread, else with all threads."""
 
     def __init__(self, checkpoint: Checkpoint, framework: _frameworks.Framework, device: str) -> None:

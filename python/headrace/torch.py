@@ -1,5 +1,5 @@
 """PyTorch: load_file(), load(), save_file(), save(), save_model() and load_model() with the behaviour of
-safetensors.torch; warm_up() for its allocator on GPUs."""
+safetensors.torch; load_into_module() for any torch.nn.Module; warm_up() for its allocator on GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Union
 
 import torch as _torch
 
-from . import _api, _devices, _dtypes, _files, _hub, _into, _request, _save, _shared, _warm_up, errors
+from . import _api, _devices, _dtypes, _files, _hub, _into, _into_module, _options, _request, _save, _shared, _warm_up
+from . import errors
+from ._into_module import ModuleReport as ModuleReport
 
 Metadata = Union[Mapping[str, str], None]
 
@@ -128,6 +130,41 @@ def load_model(
                 lines.append(f"    {what} key(s) in state_dict: {listed}")
         raise RuntimeError("\n".join(lines))
     return missing, unexpected
+
+
+def load_into_module(
+    module: _torch.nn.Module,
+    source: _hub.Source,
+    *,
+    device_map: Any = None,
+    dtype: Any = None,
+    strict: bool = True,
+    revision: Union[str, None] = None,
+    window_bytes: Union[int, None] = None,
+    loader: Union[_options.Loader, None] = None,
+) -> ModuleReport:
+    """Loads a checkpoint into a module, whose names must be the checkpoint's.
+
+    Parameters and persistent buffers on meta are replaced, wherever they are tied to; others are filled where they
+    are, in their dtype. Of tied ones the checkpoint needs one of the names. Names and shapes are checked first.
+
+    Args:
+        module: its parameters may be on meta (`with torch.device("meta"): module = ...`) or on any device.
+        source: what headrace.open() takes.
+        device_map: where what is on meta goes: a device, or {prefix of names: device}, of which the longest prefix
+            wins and "" is the rest; None: "cpu".
+        dtype: of what is on meta: None: its own; "auto": as stored; or a dtype, which floating ones are cast to.
+        strict: missing and unexpected names are an error.
+        revision: branch, tag or commit of a hub id.
+        window_bytes: most bytes that are read ahead of their use; None: HEADRACE_WINDOW_BYTES, else 1 GiB.
+        loader: a Loader of one's own instead of the process's.
+
+    Returns what was replaced, filled, missing, unexpected, and is still on meta. Raises TensorNotFound (strict),
+    InvalidArgument for another shape, and what open() and load() raise; an error of reading leaves some tensors new
+    and some old.
+    """
+    with _api.open(source, revision=revision) as checkpoint:
+        return _into_module.load(module, checkpoint, device_map, dtype, strict, window_bytes, loader)
 
 
 def warm_up(

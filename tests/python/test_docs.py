@@ -7,7 +7,7 @@ sh      run by bash, the command under test in PATH. A line that begins with "$ 
         it prints, where "..." stands for anything; without such lines all lines are commands, and each must succeed.
         `make` and `pip` are played: the one says what it would do, the other is known to be done.
 c       the blocks of a page are one program, which is run on `model`; the text block behind it is its output.
-python  executed in one namespace. Blocks with torch are skipped without PyTorch.
+python  executed in one namespace. Blocks with torch or transformers are skipped where these are not installed.
 
 A text block elsewhere is only text, and so is an indented one.
 """
@@ -193,8 +193,9 @@ def test_python(page, folder, alone, stand_ins):
     pytest.importorskip("headrace")
     names, printed = {}, io.StringIO()
     for block in blocks_of(page, "python"):
-        if "torch" in block:
-            pytest.importorskip("torch")
+        for module in ("torch", "transformers"):
+            if module in block:
+                pytest.importorskip(module)
         with contextlib.redirect_stdout(printed):
             exec(compile(block, f"{page}:\n{block}", "exec"), names)
     if page == "docs/python.md":
