@@ -140,6 +140,7 @@ class Job:
         lazy: bool = False,
         order: str = "ready",
         progress: Progress = False,
+        quiet: bool = False,
     ) -> None:
         if order not in ORDERS:
             raise errors.make("InvalidArgument", f"order '{order}' is none of {', '.join(ORDERS)}")
@@ -153,6 +154,7 @@ class Job:
         self._waiter: _Waiter | None = None
         self._lock = threading.Lock()
         self._finished = False
+        self._quiet = quiet
         self._drained = False  # all were handed out: there is nothing more to give, which is no error
         self._bar = _Bar(progress) if progress else None
         stream, scope = request.stream or 0, None
@@ -309,7 +311,7 @@ class Job:
         self._checkpoint.last_stats = stats
         if self._bar is not None:
             self._bar.close(stats)
-        if logger.isEnabledFor(logging.INFO):
+        if not self._quiet and logger.isEnabledFor(logging.INFO):
             share = _probe.share(self._device_uuid, stats.bytes_ready, stats.total_ns)
             logger.info("%s: %s%s", self._checkpoint.label, stats, share)
 
