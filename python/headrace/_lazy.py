@@ -258,7 +258,7 @@ class LazyTensor(torch.Tensor):
             if args[1]._copy_into(args[0]):
                 return args[0]
         is_written = func._schema.is_mutable or func is _AS_STRIDED  # which counts from the start of the memory
-        values = _values(args, is_written)
+        values = (*_values(args[:1], is_written), *_values(args[1:]))
         result = func(*values, **_values(kwargs, is_written))
         return first if is_written and isinstance(first, LazyTensor) and result is values[0] else result
 
