@@ -52,7 +52,8 @@ def describe(function: ast.FunctionDef) -> dict[str, object]:
     arguments = function.args
     positional = [argument.arg for argument in arguments.posonlyargs + arguments.args]
     needed = positional[: len(positional) - len(arguments.defaults)]
-    needed += [argument.arg for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults) if default is None]
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults)
+    needed += [argument.arg for argument, default in keywords if default is None]
     own = [node for statement in function.body for node in ast.walk(statement)]
     return {
         "parameters": positional + [argument.arg for argument in arguments.kwonlyargs],

@@ -83,24 +83,28 @@ def test_other_operations_read_first(source, tensor, name):
     assert type(result) is torch.Tensor and torch.equal(result, READ[name](tensor))
 
 
+def random_view(generator, shape):
+    """A view of a tensor of this shape, as a function."""
+    kind = generator.choice(["narrow", "step", "transpose", "select", "unsqueeze"]) if shape else "unsqueeze"
+    if kind == "unsqueeze":
+        return lambda x: x.unsqueeze(0)
+    dim, other = generator.randrange(len(shape)), generator.randrange(len(shape))
+    start = generator.randrange(shape[dim])
+    index = (*[slice(None)] * dim, slice(start, None, generator.randint(1, 3)))
+    return {
+        "narrow": lambda x: x.narrow(dim, start, x.shape[dim] - start),
+        "step": lambda x: x[index],
+        "transpose": lambda x: x.transpose(dim, other),
+        "select": lambda x: x.select(dim, start),
+    }[kind]
+
+
 def test_views_of_views_at_random(source, tensor):
     generator = random.Random(3)
     for _ in range(150):
         view, expected = lazy_of(source), tensor
         for _ in range(generator.randint(1, 5)):
-            step = generator.choice(["narrow", "step", "transpose", "select", "unsqueeze"])
-            if expected.dim() == 0 or step == "unsqueeze":
-                view, expected = view.unsqueeze(0), expected.unsqueeze(0)
-                continue
-            dim, other = generator.randrange(expected.dim()), generator.randrange(expected.dim())
-            start = generator.randrange(max(1, expected.shape[dim]))
-            index = (*[slice(None)] * dim, slice(start, None, generator.randint(1, 3)))
-            operation = {
-                "narrow": lambda x: x.narrow(dim, start, x.shape[dim] - start),
-                "step": lambda x: x[index],
-                "transpose": lambda x: x.transpose(dim, other),
-                "select": lambda x: x.select(dim, start),
-            }[step]
+            operation = random_view(generator, expected.shape)
             view, expected = operation(view), operation(expected)
         assert type(view) is _lazy.LazyTensor
         memory = torch.empty(expected.shape)

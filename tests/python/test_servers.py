@@ -143,7 +143,7 @@ def test_vllm_reads_only_a_ranks_bytes(servers, weights, tmp_path, rank):
 def test_vllm_several_ranks_make_large_tensors_lazy(servers, tmp_path, monkeypatch):
     safetensors_torch.save_file({"large": torch.ones(1 << 17), "small": torch.ones(4)}, tmp_path / "a.safetensors")
     for ranks, kind in ((1, torch.Tensor), (2, _lazy.LazyTensor)):
-        monkeypatch.setattr(_weights, "_rank_count", lambda: ranks)
+        monkeypatch.setattr(_weights, "_rank_count", lambda count=ranks: count)
         default = importlib.import_module("vllm.model_executor.model_loader.default_loader").DefaultModelLoader
         found = dict(vllm_loader()._get_weights_iterator(default.Source(str(tmp_path), None, prefix="model.")))
         assert type(found["model.large"]) is kind
@@ -190,7 +190,8 @@ def test_vllm_wrong_options(servers):
         vllm_loader(window_bytes=-1)
     with pytest.raises(ValueError, match="route 'tape'"):
         vllm_loader(route="tape")
-    assert vllm_loader(enable_weights_track=True).load_config.model_loader_extra_config == {"enable_weights_track": True}
+    handed_on = vllm_loader(enable_weights_track=True).load_config.model_loader_extra_config
+    assert handed_on == {"enable_weights_track": True}
 
 
 def test_vllm_steps_aside(servers, weights, tmp_path, caplog):
