@@ -137,7 +137,6 @@ class Checkpoint(Mapping[str, TensorInfo]):
         progress: Progress = False,
         warm_up: bool = False,
         loader: Loader | None = None,
-        quiet: bool = False,
     ) -> Job:
         """Starts loading and returns a Job at once.
 
@@ -164,7 +163,6 @@ class Checkpoint(Mapping[str, TensorInfo]):
             warm_up: PyTorch on a GPU: first let its allocator take what the load needs in one piece, as
                 headrace.torch.warm_up() does; else nothing.
             loader: a Loader of one's own instead of the process's.
-            quiet: no line in the log, as for one of thousands of small loads.
 
         Raises TensorNotFound, InvalidArgument, Unsupported (a dtype that the framework cannot hold, a conversion),
         DeviceUnavailable, OutOfMemory; errors of reading come from the calls that wait.
@@ -193,7 +191,6 @@ class Checkpoint(Mapping[str, TensorInfo]):
             lazy=lazy,
             order=order,
             progress=progress,
-            quiet=quiet,
         )
 
     def load(self, names: Names = None, **options: Any) -> dict[str, Any]:

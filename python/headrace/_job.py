@@ -140,7 +140,6 @@ class Job:
         lazy: bool = False,
         order: str = "ready",
         progress: Progress = False,
-        quiet: bool = False,
     ) -> None:
         if order not in ORDERS:
             raise errors.make("InvalidArgument", f"order '{order}' is none of {', '.join(ORDERS)}")
@@ -154,7 +153,7 @@ class Job:
         self._waiter: _Waiter | None = None
         self._lock = threading.Lock()
         self._finished = False
-        self._quiet = quiet
+        self._quiet = False  # set for one of thousands of small loads: no line in the log
         self._drained = False  # all were handed out: there is nothing more to give, which is no error
         self._bar = _Bar(progress) if progress else None
         stream, scope = request.stream or 0, None

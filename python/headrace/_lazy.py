@@ -128,8 +128,8 @@ class Source:
             into={name: _target(box, memory) for name, (box, memory) in copies.items()},
             loader=self._loader,
             lazy=nbytes <= ALONE_BYTES_MAX,
-            quiet=True,
         ) as job:
+            job._quiet = True
             job.wait()
         stats = self._checkpoint.last_stats
         with self._lock:

@@ -69,8 +69,9 @@ class Reader:
         rest = [info.name for info in infos if info.name not in lazy]
         job = checkpoint.start(
             rest, framework="torch", device=self._place(), window_bytes=self._window_bytes, order="file",
-            loader=self._loader, quiet=True,
+            loader=self._loader,
         )
+        job._quiet = True  # _report() says it
         return self._iterate(checkpoint, infos, lazy, job, progress)
 
     def sharded(self, files: Sequence[str]) -> Weights:

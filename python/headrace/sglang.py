@@ -1,4 +1,4 @@
-"""SGLang's plugin: `--load-format headrace`, `sglang.Engine(load_format="headrace")`, or HEADRACE_SGLANG=1 for the
+"""SGLang's plugin: `--load-format headrace`, `sglang.Engine(load_format="headrace")`, or SGLANG_HEADRACE=1 for the
 default formats.
 
 SGLang finds register() by the entry point group `sglang.srt.plugins`. Its formats are a closed list, so a hook on the
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 LOAD_FORMAT = "headrace"
-VARIABLE = "HEADRACE_SGLANG"
+VARIABLE = "SGLANG_HEADRACE"
 ITERATORS = ("safetensors_weights_iterator", "buffered_multi_thread_safetensors_weights_iterator")
 
 logger = logging.getLogger("sglang.plugins.headrace")

@@ -34,7 +34,7 @@ def servers(monkeypatch):
 
     forget()
     monkeypatch.syspath_prepend(str(STAND_INS))
-    monkeypatch.delenv("HEADRACE_SGLANG", raising=False)
+    monkeypatch.delenv("SGLANG_HEADRACE", raising=False)
     yield
     forget()
 
@@ -272,7 +272,7 @@ def test_sglang_iterator_by_the_environment(servers, weights, tmp_path, monkeypa
     loader = sglang_loader("auto")
     assert dict(sglang_weights(loader, tmp_path)).keys() == weights.keys()
     assert stock_calls("sglang.srt") == ["safetensors"]
-    monkeypatch.setenv("HEADRACE_SGLANG", "1")
+    monkeypatch.setenv("SGLANG_HEADRACE", "1")
     found = dict(sglang_weights(loader, tmp_path))
     assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
     assert stock_calls("sglang.srt") == ["safetensors"]
