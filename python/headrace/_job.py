@@ -169,6 +169,7 @@ class Job:
         self._waiter: _Waiter | None = None
         self._lock = threading.Lock()
         self._finished = False
+        self._quiet = False  # set for one of thousands of small loads: no line in the log
         self._drained = False  # all were handed out: there is nothing more to give, which is no error
         self._bar = _Bar(progress) if progress else None
         streams, scope = _frameworks.capture_all(frameworks)
@@ -338,7 +339,7 @@ class Job:
         self._checkpoint.last_stats = stats
         if self._bar is not None:
             self._bar.close(stats)
-        if logger.isEnabledFor(logging.INFO):
+        if not self._quiet and logger.isEnabledFor(logging.INFO):
             share = _probe.share(self._device_uuid, stats.bytes_ready, stats.total_ns)
             logger.info("%s: %s%s", self._checkpoint.label, stats, share)
 

@@ -1,0 +1,189 @@
+"""Lazy tensors against ordinary ones: whatever is done with them, the same elements, and no byte too many."""
+
+import gc
+import itertools
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+import headrace  # noqa: E402
+from headrace import _lazy  # noqa: E402
+
+LAZY = {
+    "whole": lambda x: x,
+    "narrow": lambda x: x.narrow(1, 2, 3),
+    "steps": lambda x: x[1:5:2, 3, ..., ::3],
+    "negative": lambda x: x[-2:, -1],
+    "chunk": lambda x: x.chunk(3, 1)[1],
+    "split": lambda x: x.split([1, 5], 0)[1],
+    "unbind": lambda x: x.unbind(2)[4],
+    "transpose": lambda x: x.transpose(0, 2)[3:7],
+    "permute": lambda x: x.permute(2, 0, 1).narrow(1, 1, 2),
+    "size 1": lambda x: x.unsqueeze(1).view(6, 1, 8, 1, 10)[:, 0],
+    "squeeze": lambda x: x[2:3].squeeze(0).t(),
+    "data": lambda x: x.data.detach()[2],
+}
+READ = {
+    "flat": lambda x: x.reshape(-1),
+    "merged": lambda x: x.view(48, 10),
+    "of a part": lambda x: x.narrow(1, 2, 3).reshape(-1),
+    "by list": lambda x: x[[0, 2]],
+    "times": lambda x: 2 * x,
+    "expanded": lambda x: x.expand(2, 6, 8, 10),
+    "as_strided": lambda x: x.narrow(1, 2, 3).as_strided((2, 3), (1, 4), 7),
+    "stacked": lambda x: torch.stack([x, x + 1]),
+    "to": lambda x: x.to(torch.float64),
+    "contiguous": lambda x: x.transpose(0, 1).contiguous(),
+}
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    torch.manual_seed(2)
+    return torch.randn(6, 8, 10)
+
+
+@pytest.fixture
+def source(tensor, tmp_path):
+    safetensors_torch.save_file({"a": tensor, "h": tensor.half(), "n": torch.empty(0, 3)}, tmp_path / "a.safetensors")
+    return _lazy.Source(headrace.open(tmp_path / "a.safetensors"), headrace.Loader(threads=1))
+
+
+def lazy_of(source, name="a", dtype=torch.float32):
+    return source.tensor(source._checkpoint[name], dtype)
+
+
+def strided(shape, dtype):
+    """Memory whose elements do not lie side by side."""
+    return torch.full((*shape, 2), 7).to(dtype)[..., 1]
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_views_are_read_exactly_and_into_place(source, tensor, name):
+    view, expected = LAZY[name](lazy_of(source)), LAZY[name](tensor)
+    assert type(view) is _lazy.LazyTensor
+    assert (view.shape, view.stride(), view.dtype) == (expected.shape, expected.stride(), expected.dtype)
+    assert source.bytes_copied == 0
+    for memory in (torch.empty(expected.shape), strided(expected.shape, torch.float32)):
+        before = source.bytes_copied
+        assert memory.copy_(view) is memory
+        assert torch.equal(memory, expected)
+        assert source.bytes_copied - before == expected.nbytes
+    beside = strided(expected.shape, torch.float32)
+    beside.copy_(view)
+    assert (beside._base[..., 0] == 7).all()
+
+
+@pytest.mark.parametrize("name", READ)
+def test_other_operations_read_first(source, tensor, name):
+    result = READ[name](lazy_of(source))
+    assert type(result) is torch.Tensor and torch.equal(result, READ[name](tensor))
+
+
+def random_view(generator, shape):
+    """A view of a tensor of this shape, as a function."""
+    kind = generator.choice(["narrow", "step", "transpose", "select", "unsqueeze"]) if shape else "unsqueeze"
+    if kind == "unsqueeze":
+        return lambda x: x.unsqueeze(0)
+    dim, other = generator.randrange(len(shape)), generator.randrange(len(shape))
+    start = generator.randrange(shape[dim])
+    index = (*[slice(None)] * dim, slice(start, None, generator.randint(1, 3)))
+    return {
+        "narrow": lambda x: x.narrow(dim, start, x.shape[dim] - start),
+        "step": lambda x: x[index],
+        "transpose": lambda x: x.transpose(dim, other),
+        "select": lambda x: x.select(dim, start),
+    }[kind]
+
+
+def test_views_of_views_at_random(source, tensor):
+    generator = random.Random(3)
+    for _ in range(150):
+        view, expected = lazy_of(source), tensor
+        for _ in range(generator.randint(1, 5)):
+            operation = random_view(generator, expected.shape)
+            view, expected = operation(view), operation(expected)
+        assert type(view) is _lazy.LazyTensor
+        memory = torch.empty(expected.shape)
+        memory.copy_(view)
+        assert torch.equal(memory, expected)
+
+
+def test_boxes_of_all_small_views():
+    """box_of() gives exactly the elements of the view, or None."""
+    base = torch.arange(24)
+    for shape in ((2, 3, 4), (24,), (4, 6), (1, 2, 12), (2, 1, 3, 4)):
+        whole, extents = base.view(shape), range(1, 4)
+        for sizes, strides, offset in itertools.product(
+            itertools.product(extents, repeat=2), itertools.product((1, 2, 3, 4, 6, 12), repeat=2), range(0, 13)
+        ):
+            last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides))
+            if last >= 24:
+                continue
+            view = base.as_strided(sizes, strides, offset)
+            box = _lazy.box_of(shape, view)
+            if box is not None:
+                memory = torch.empty(sizes, dtype=torch.int64)
+                _lazy._target(box, memory).copy_(whole[box.slices])
+                assert torch.equal(memory, view), (shape, sizes, strides, offset)
+
+
+def test_another_dtype_is_read_and_cast(source, tensor):
+    memory = torch.empty(6, 4, 10)
+    memory.copy_(lazy_of(source, "h", torch.float16).narrow(1, 4, 4))
+    assert torch.equal(memory, tensor.half().narrow(1, 4, 4).float())
+    assert source.bytes_copied == 6 * 4 * 10 * 2
+
+
+def test_writing_to_a_lazy_tensor_shows_in_its_views(source, tensor):
+    lazy = lazy_of(source)
+    view = lazy[2]
+    assert lazy.mul_(2) is lazy
+    assert torch.equal(view + 0, tensor[2] * 2) and torch.equal(lazy + 0, tensor * 2)
+    view.zero_()
+    memory = torch.empty(6, 8, 10)
+    memory.copy_(lazy)
+    assert not memory[2].any() and torch.equal(memory[3], tensor[3] * 2)
+
+
+def test_memory_is_there_for_those_that_ask(source, tensor):
+    assert lazy_of(source).data_ptr() != 0
+    assert (lazy_of(source).numpy() == tensor.numpy()).all()
+    assert lazy_of(source)[0, 0].tolist() == tensor[0, 0].tolist()
+    assert lazy_of(source)[1, 2, 3].item() == tensor[1, 2, 3].item()
+    assert lazy_of(source, "n").sum() == 0
+    assert len(lazy_of(source)) == 6 and lazy_of(source).is_contiguous()
+
+
+def test_shapes_that_differ_are_an_error_of_pytorch(source):
+    with pytest.raises(RuntimeError, match="size"):
+        torch.empty(5, 8, 10).copy_(lazy_of(source))
+    wide = torch.empty(2, 6, 8, 10)
+    wide.copy_(lazy_of(source))
+    assert torch.equal(wide[0], wide[1])
+
+
+def test_copies_together_are_done_by_flush(tensor, source):
+    together = _lazy.Source(source._checkpoint, source._loader, together=True)
+    first, second, again = torch.zeros(6, 8, 10), torch.zeros(6, 8, 10, dtype=torch.half), torch.zeros(2, 8, 10)
+    first.copy_(lazy_of(together))
+    second.copy_(lazy_of(together, "h", torch.float16))
+    assert not first.any() and not second.any()
+    again.copy_(lazy_of(together)[2:4])  # a tensor twice: what was noted is done first
+    assert torch.equal(first, tensor) and not again.any()
+    together.flush()
+    assert torch.equal(again, tensor[2:4]) and torch.equal(second, tensor.half())
+
+
+def test_settle_reads_what_is_kept_and_was_not_copied(source, tensor):
+    kept, copied = lazy_of(source), lazy_of(source)
+    lazy_of(source)
+    torch.empty(6, 8, 10).copy_(copied)
+    gc.collect()
+    before = source.bytes_copied
+    source.settle()
+    assert source.bytes_copied - before == tensor.nbytes
+    assert kept._value is not None and copied._value is None

@@ -1,0 +1,6 @@
+"""What every loader is."""
+
+
+class BaseModelLoader:
+    def __init__(self, load_config):
+        self.load_config = load_config
