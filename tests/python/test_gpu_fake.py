@@ -100,7 +100,10 @@ def test_into_device_memory(path):
     mixed = {"F32.wide": targets["F32.wide"], "F32.small": numpy.zeros((4, 8), "f4")}
     raises(errors.InvalidArgument, "on cpu, but the load goes to cuda:1", headrace.load, path, into=mixed, device=1)
     raises(errors.InvalidArgument, "'F32.small'.*shape", headrace.load, path, into={"F32.small": targets["F32.wide"]})
-    raises(errors.Unsupported, "'F16.small'", headrace.load, path, into={"F16.small": targets["BF16.small"]})
+    raises(errors.Unsupported, "'C64.small'", headrace.load, path, into={"C64.small": targets["F32.small"]})
+    headrace.load(path, into={"F16.small": targets["BF16.small"]})
+    converted = headrace.load(path, "F16.small", dtype="BF16")["F16.small"]
+    assert bytes_on(target["BF16.small"], 1) == bytes(converted.raw())
 
 
 class Array:
