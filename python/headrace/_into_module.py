@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from . import _devices, _dtypes, _request, errors
+from . import _devices, _dtypes, _into, errors
 from ._checkpoint import Checkpoint, TensorInfo
 from ._options import Loader, number_option
 
@@ -107,7 +107,7 @@ def _some(names: list[str]) -> str:
 
 
 def _check_shape(info: TensorInfo, target: _Target) -> None:
-    stored, wanted = _request.packed_shape(info.name, info.dtype, info.shape), tuple(target.tensor.shape)
+    stored, wanted = _into.packed_shape(info.name, info.dtype, info.shape), tuple(target.tensor.shape)
     if stored != wanted:
         message = f"tensor '{info.name}' in {info.file} has shape {stored}, and in the module {wanted}"
         raise errors.make("InvalidArgument", message, tensor=info.name, file=info.file)

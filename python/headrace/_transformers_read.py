@@ -17,7 +17,6 @@ from ._job import Job
 from ._safe_open import EagerReader, Slice, TorchMapping
 from ._transformers_plan import Item, Plan, final_batches, passing_batches
 
-
 AHEAD_COUNT = 2  # batches: one that is being taken, one that is being read
 
 
@@ -38,15 +37,16 @@ class _Batch:
     def start(self, checkpoint: Checkpoint, loader: _options.Loader) -> None:
         if self._job is not None:
             return
-        request = _request.Request(sorted(part.index for item in self.items for part in item.parts), device=self.device)
-        self._positions = {index: position for position, index in enumerate(request.indices or ())}
+        indices = sorted(part.index for item in self.items for part in item.parts)
+        request = _request.Request(checkpoint._core, indices, devices=(self.device,))
+        self._positions = {index: position for position, index in enumerate(indices)}
         for item in self.items:
             if item.dtype != item.stored:
                 request.dtypes.update((self._positions[part.index], item.dtype) for part in item.parts)
             if item.is_merged:
                 self._add_merged(request, item)
-        framework = _frameworks.find("torch", self.device)
-        self._job = Job(checkpoint, loader._core_of(self.device), request, framework)
+        frameworks = [_frameworks.find("torch", self.device)]
+        self._job = Job(checkpoint, loader._core_of(request.devices), request, frameworks)
 
     def _add_merged(self, request: _request.Request, item: Item) -> None:
         torch: Any = importlib.import_module("torch")
