@@ -48,8 +48,7 @@ void convert_report_text(const struct convert_report *report)
     table_addf(&table, "%zu", report->tensor_count);
     table_addf(&table, "files");
     table_addf(&table, "%zu", hr_writer_file_count(report->writer));
-    table_addf(&table, "bytes");
-    table_addf(&table, "%llu (%s)", (unsigned long long)report->bytes, human_bytes(size, report->bytes));
+    table_add_bytes(&table, "bytes", report->bytes);
     if (report->bytes_converted) {
         table_addf(&table, "converted");
         table_addf(&table, "%s of what was read", human_bytes(size, report->bytes_converted));

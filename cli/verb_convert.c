@@ -87,7 +87,7 @@ static int make_writer(struct conversion *conversion, struct hr_error *err)
     char text[32];
     const char *device = device_name(text, &conversion->job.devices.devices[0]);
     struct hr_write_options write = {.size = sizeof write, .devices = &device, .device_count = 1};
-    write.metadata = conversion->metadata.pairs;
+    write.metadata = conversion->metadata.count ? conversion->metadata.pairs : NULL; /* not an empty object */
     write.metadata_count = conversion->metadata.count;
     write.align = options->align;
     write.shard_bytes = options->shard_bytes;
