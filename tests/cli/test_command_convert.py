@@ -16,8 +16,8 @@ from command import BINARY, SMALL, data_offset, run, run_json, write, write_shar
 from test_command_gpu import DRIVER, gpu
 from test_command_load import sparse
 
-TENSORS = {"w": ("F32", [100, 33], None), "h": ("F16", [7], None), "ids": ("I64", [3], None), "z": ("F32", [0, 4], None),
-           "packed": ("F4", [2, 3], None), "page": ("U8", [8192], None)}
+TENSORS = {"w": ("F32", [100, 33], None), "h": ("F16", [7], None), "ids": ("I64", [3], None),
+           "z": ("F32", [0, 4], None), "packed": ("F4", [2, 3], None), "page": ("U8", [8192], None)}
 
 
 @pytest.fixture
@@ -310,8 +310,9 @@ def mounted(folder, options, *arguments):
         pytest.skip("nothing can be mounted here")
     script = ('mount -t tmpfs -o "$1" none "$2" || exit 77; "$3" convert --json "${@:5}" "$2/o.safetensors"; code=$?; '
               'ls -A "$2" > "$4"; exit $code')
-    result = subprocess.run(["unshare", "-m", "bash", "-c", script, "bash", options, folder, BINARY, folder.parent / "left",
-                             *arguments], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(["unshare", "-m", "bash", "-c", script, "bash", options, folder, BINARY,
+                             folder.parent / "left", *arguments], capture_output=True, text=True, timeout=60,
+                            check=False)
     if result.returncode == 77 or "unshare:" in result.stderr:
         pytest.skip("nothing can be mounted here")
     return result.returncode, json.loads(result.stdout)["error"], (folder.parent / "left").read_text()
