@@ -44,7 +44,7 @@ struct conversion {
     struct progress progress;
     pthread_mutex_t lock;     /* guards the next */
     struct hr_progress state; /* what was written */
-    struct convert_report report;
+    uint64_t bytes_converted, elapsed_ns;
 };
 
 /* --------------------------------------------------------------------------------------------- what to write */
@@ -62,7 +62,7 @@ static void make_tensors(struct conversion *conversion)
         struct hr_tensor *tensor = &conversion->tensors[i];
         *tensor = *hr_checkpoint_at(conversion->job.checkpoint, item->tensor_index);
         if (item->dtype != HR_DTYPE_NONE && item->dtype != tensor->dtype) {
-            conversion->report.bytes_converted += tensor->size;
+            conversion->bytes_converted += tensor->size;
             conversion->origin.is_kept = 0;
             tensor->size = tensor->size / (hr_dtype_bits(tensor->dtype) / 8) * (hr_dtype_bits(item->dtype) / 8);
             tensor->dtype = item->dtype;
@@ -160,7 +160,7 @@ static int write_all(struct conversion *conversion, struct hr_error *err)
     interrupt_watch(conversion->load, NULL);
     code = write_watched(conversion, err);
     interrupt_watch(NULL, NULL);
-    conversion->report.elapsed_ns = progress_elapsed(&conversion->progress);
+    conversion->elapsed_ns = progress_elapsed(&conversion->progress);
     hr_load_free(conversion->load);
     progress_erase(&conversion->progress);
     return code;
@@ -184,22 +184,26 @@ static int check_written(struct conversion *conversion, struct comparison *compa
         code = checkpoint_open(&path, 1, &strict, &comparison->checkpoints[SIDE_B], err);
     if (code == 0)
         code = compare_checkpoints(comparison, err);
-    conversion->report.found = &comparison->found;
     return code;
 }
 
-static int convert_report(struct conversion *conversion, int *ret_exit_code, struct hr_error *err)
+static int check_and_report(struct conversion *conversion, int *ret_exit_code, struct hr_error *err)
 {
     struct comparison comparison = {0};
-    struct convert_report *report = &conversion->report;
-    int code = conversion->options->is_checked ? check_written(conversion, &comparison, err) : 0;
-    report->writer = conversion->writer;
-    report->opens = convert_target_opens(&conversion->target, conversion->writer);
-    report->tensor_count = conversion->state.item_count;
-    report->bytes = conversion->state.bytes_total;
-    report->device = conversion->job.devices.devices;
+    const int is_checked = conversion->options->is_checked;
+    int code = is_checked ? check_written(conversion, &comparison, err) : 0;
+    const struct convert_report report = {
+        .writer = conversion->writer,
+        .opens = convert_target_opens(&conversion->target, conversion->writer),
+        .tensor_count = conversion->state.item_count,
+        .bytes = conversion->state.bytes_total,
+        .bytes_converted = conversion->bytes_converted,
+        .elapsed_ns = conversion->elapsed_ns,
+        .device = conversion->job.devices.devices,
+        .found = is_checked ? &comparison.found : NULL,
+    };
     if (code == 0) {
-        (conversion->options->as_json ? convert_report_json : convert_report_text)(report);
+        (conversion->options->as_json ? convert_report_json : convert_report_text)(&report);
         *ret_exit_code = comparison.found.different_count ? EXIT_NO : EXIT_YES;
     }
     comparison_release(&comparison);
@@ -234,7 +238,7 @@ static int convert(const struct convert_options *options, const struct text_list
         code = write_all(&conversion, err);
     }
     if (code == 0)
-        code = convert_report(&conversion, ret_exit_code, err);
+        code = check_and_report(&conversion, ret_exit_code, err);
     conversion_release(&conversion);
     return code;
 }
