@@ -74,20 +74,25 @@ static void json_pair_difference(struct json *json, const struct pair *pair)
     json_close(json, '}');
 }
 
+void diff_json(struct json *json, const struct differences *differences)
+{
+    json_bool(json, "same", differences->different_count == 0);
+    json_u64(json, "same_count", differences->pair_count - differences->different_count);
+    json_u64(json, "different_count", differences->different_count);
+    json_open(json, "differences", '[');
+    for (size_t i = 0; i < differences->pair_count; i++)
+        if (differences->pairs[i].verdict != VERDICT_SAME)
+            json_pair_difference(json, &differences->pairs[i]);
+    json_close(json, ']');
+}
+
 void diff_print_json(const struct differences *differences, const struct hr_device_info *device)
 {
     struct json json = {0};
     char name[32];
     json_open(&json, NULL, '{');
     json_text(&json, "device", device_name(name, device));
-    json_bool(&json, "same", differences->different_count == 0);
-    json_u64(&json, "same_count", differences->pair_count - differences->different_count);
-    json_u64(&json, "different_count", differences->different_count);
-    json_open(&json, "differences", '[');
-    for (size_t i = 0; i < differences->pair_count; i++)
-        if (differences->pairs[i].verdict != VERDICT_SAME)
-            json_pair_difference(&json, &differences->pairs[i]);
-    json_close(&json, ']');
+    diff_json(&json, differences);
     json_close(&json, '}');
     json_end(&json);
 }

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "output.h"
+
 enum side { SIDE_A, SIDE_B, SIDE_COUNT };
 enum verdict { VERDICT_SAME, VERDICT_ONLY_IN_A, VERDICT_ONLY_IN_B, VERDICT_DTYPE, VERDICT_SHAPE, VERDICT_BYTES };
 
@@ -26,6 +28,8 @@ struct differences {
 
 /* Sorts the pairs by the bytes of their names and counts those that differ. */
 void diff_sort(struct differences *differences);
+/* Members of an object: whether all is the same, and each difference. */
+void diff_json(struct json *json, const struct differences *differences);
 void diff_print_json(const struct differences *differences, const struct hr_device_info *device);
 void diff_print_text(const struct differences *differences, const struct hr_device_info *device);
 

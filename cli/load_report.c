@@ -139,15 +139,6 @@ static void print_repeats(const struct load_report *report)
     table_print(&table, stdout);
 }
 
-/* "24", "1056 (1.0 KiB)". */
-static void bytes_row(struct table *table, const char *name, uint64_t bytes)
-{
-    char text[32];
-    table_addf(table, "%s", name);
-    table_addf(table, "%llu%s%s%s", (unsigned long long)bytes, bytes < 1024 ? "" : " (",
-               bytes < 1024 ? "" : human_bytes(text, bytes), bytes < 1024 ? "" : ")");
-}
-
 static void seconds_row(struct table *table, const char *name, uint64_t ns, const char *which)
 {
     table_addf(table, "%s", name);
@@ -172,7 +163,7 @@ static void storage_rows(struct table *table, const struct hr_stats *stats)
 {
     table_addf(table, "storage");
     table_addf(table, "%s", stats->storage);
-    bytes_row(table, "past cache", stats->bytes_direct);
+    table_add_bytes(table, "past cache", stats->bytes_direct);
 }
 
 /* Of loads that give another dtype to some tensors. */
@@ -195,8 +186,8 @@ static void gpu_rows(struct table *table, const struct hr_stats *stats)
     table_addf(table, "%s", stats->placement);
     seconds_row(table, "copy wait", stats->copy_wait_ns, " (all readers)");
     seconds_row(table, "reader cpu", stats->cpu_ns, " (all readers)");
-    bytes_row(table, "window", stats->peak_window_bytes);
-    bytes_row(table, "allocated", stats->bytes_allocated);
+    table_add_bytes(table, "window", stats->peak_window_bytes);
+    table_add_bytes(table, "allocated", stats->bytes_allocated);
 }
 
 static void trace_row(struct table *table, const struct trace *trace)
@@ -225,8 +216,8 @@ void load_report_text(const struct load_report *report)
     table_addf(&table, "%s", title);
     table_addf(&table, "tensors");
     table_addf(&table, "%zu", report->job->request.item_count);
-    bytes_row(&table, "bytes", stats->bytes_ready);
-    bytes_row(&table, "read", stats->bytes_read);
+    table_add_bytes(&table, "bytes", stats->bytes_ready);
+    table_add_bytes(&table, "read", stats->bytes_read);
     speed_rows(&table, report, median);
     table_addf(&table, "route");
     table_addf(&table, "%s%s%s%s", hr_route_name(stats->route), *stats->route_reason ? " (" : "", stats->route_reason,

@@ -16,6 +16,8 @@ static const struct verb verbs[] = {
     {"load", "PATH...", "Load a checkpoint and report bytes, seconds, speed and route.", load_run},
     {"hash", "PATH...", "Print the XXH3-128 of every tensor's bytes as they were loaded.", hash_run},
     {"diff", "A B", "Say which tensors of two checkpoints differ.", diff_run},
+    {"convert", "PATH... OUT", "Write a checkpoint anew: other dtypes, aligned, in shards or in one file.",
+     convert_run},
     {"plan", "PATH...", "Print how a load would go, without moving a byte.", plan_run},
     {"probe", "[PATH]", "Measure what this machine can do, for load to compare with.", probe_run},
     {"doctor", "[PATH]", "Say what is usable on this machine, and for what is not, why.", doctor_run},
@@ -26,7 +28,8 @@ static void print_help(FILE *file)
 {
     struct table table;
     fputs("usage: headrace VERB [OPTION]... [PATH]...\n"
-          "Checks, lists and loads safetensors checkpoints: a file, a list of files, a folder or an index.\n\nverbs:\n",
+          "Checks, lists, loads and converts safetensors checkpoints: a file, a list of files, a folder or an "
+          "index.\n\nverbs:\n",
           file);
     table_init(&table, "ll");
     for (size_t i = 0; i < VERB_COUNT; i++) {

@@ -82,6 +82,8 @@ void table_init(struct table *table, const char *alignment);
 /* The next cell, row by row; the table owns `text`, which free() can free. */
 void table_add(struct table *table, char *text);
 void table_addf(struct table *table, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Two cells: the name, and "24" or "1056 (1.0 KiB)". */
+void table_add_bytes(struct table *table, const char *name, uint64_t bytes);
 /* Prints and empties the table. */
 void table_print(struct table *table, FILE *file);
 

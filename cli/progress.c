@@ -107,12 +107,17 @@ int progress_draw(void *context, const struct hr_progress *state)
     return 0;
 }
 
+uint64_t progress_elapsed(const struct progress *progress)
+{
+    return now_ns() - progress->start_ns;
+}
+
 int progress_is_due(struct progress *progress, uint64_t *ret_elapsed_ns)
 {
     static const uint64_t interval_ns = 100000000;
     if (!progress->is_enabled)
         return 0;
-    uint64_t elapsed_ns = now_ns() - progress->start_ns;
+    uint64_t elapsed_ns = progress_elapsed(progress);
     pthread_mutex_lock(&progress->lock);
     int is_due = elapsed_ns >= progress->drawn_ns + interval_ns;
     if (is_due)

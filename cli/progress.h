@@ -8,6 +8,7 @@
 #include <headrace/headrace.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct progress {
     int is_enabled;
@@ -20,6 +21,8 @@ struct progress {
 void progress_init(struct progress *progress);
 /* Fits hr_load_options.progress; `context` is the struct progress. */
 int progress_draw(void *context, const struct hr_progress *state);
+/* Nanoseconds since progress_init(). */
+uint64_t progress_elapsed(const struct progress *progress);
 /* 1 at most ten times a second, and then the time since progress_init(). */
 int progress_is_due(struct progress *progress, uint64_t *ret_elapsed_ns);
 void progress_erase(struct progress *progress);

@@ -56,6 +56,16 @@ static void print_row(const struct table *table, char **cells, const size_t *wid
     }
 }
 
+void table_add_bytes(struct table *table, const char *name, uint64_t bytes)
+{
+    char text[32];
+    table_addf(table, "%s", name);
+    if (bytes < 1024)
+        table_addf(table, "%llu", (unsigned long long)bytes);
+    else
+        table_addf(table, "%llu (%s)", (unsigned long long)bytes, human_bytes(text, bytes));
+}
+
 void table_print(struct table *table, FILE *file)
 {
     size_t *widths = allocate(table->column_count, sizeof *widths);

@@ -4,22 +4,20 @@
  * the end: so a window bounds the memory, and the output depends neither on threads nor on the order of files.
  */
 #include <headrace/headrace.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "cli_device.h"
+#include "consume.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
 #include "request.h"
 
-enum { HASHER_MAX = 4 };
 static const uint64_t window_bytes_default = 1ull << 30;
 
 struct digest {
@@ -30,32 +28,19 @@ struct digest {
     XXH128_canonical_t hash;
 };
 
-/* What the hashing threads share. Each item is handed to one of them, which alone writes its digest. */
-struct hashing {
-    struct hr_load *load;
-    struct digest *digests; /* one per item */
-    struct progress progress;
-    pthread_mutex_t lock;
-    int code; /* the first failure, with its error; guarded by `lock` */
-    struct hr_error err;
-};
-
 /* Of one thread. */
 struct hasher {
     XXH3_state_t state;
     struct read_back read_back;
 };
 
-static void fail(struct hashing *hashing, const struct hr_error *err)
-{
-    pthread_mutex_lock(&hashing->lock);
-    if (hashing->code == 0) {
-        hashing->code = err->code;
-        hashing->err = *err;
-    }
-    pthread_mutex_unlock(&hashing->lock);
-    hr_load_cancel(hashing->load);
-}
+/* Each item is handed to one consumer, which alone writes its digest. */
+struct hashing {
+    struct hr_load *load;
+    struct digest *digests; /* one per item */
+    struct progress progress;
+    struct hasher hashers[CONSUMER_MAX];
+};
 
 static int hash_bytes(struct hashing *hashing, size_t item, uint64_t bytes, struct hasher *hasher, struct hr_error *err)
 {
@@ -71,13 +56,14 @@ static int hash_bytes(struct hashing *hashing, size_t item, uint64_t bytes, stru
     return 0;
 }
 
-static int hash_item(struct hashing *hashing, size_t item, struct hasher *hasher, struct hr_error *err)
+static int hash_item(void *context, size_t consumer, size_t item, struct hr_error *err)
 {
+    struct hashing *hashing = context;
     struct digest *digest = &hashing->digests[item];
     struct hr_view view = {.size = sizeof view};
     int code = hr_load_view(hashing->load, item, &view, err);
     if (code == 0)
-        code = hash_bytes(hashing, item, view.bytes, hasher, err);
+        code = hash_bytes(hashing, item, view.bytes, &hashing->hashers[consumer], err);
     if (code < 0)
         return code;
     digest->bytes = view.bytes;
@@ -85,43 +71,12 @@ static int hash_item(struct hashing *hashing, size_t item, struct hasher *hasher
     digest->shape = allocate(view.rank, sizeof *digest->shape);
     for (uint32_t i = 0; i < view.rank; i++)
         digest->shape[i] = view.shape[i];
-    return hr_load_drop(hashing->load, item, err);
-}
-
-static void *hash_ready_items(void *context)
-{
-    struct hashing *hashing = context;
-    struct hasher hasher = {0};
-    struct hr_error err;
-    size_t item;
-    int code;
-    while ((code = hr_load_next(hashing->load, &item, &err)) == 0) {
-        if ((code = hash_item(hashing, item, &hasher, &err)) < 0)
-            break;
-    }
-    if (code != HR_EEND)
-        fail(hashing, &err);
-    read_back_release(&hasher.read_back);
-    return NULL;
-}
-
-/* The calling thread hashes too, so no thread but it is needed. */
-static void hash_all(struct hashing *hashing)
-{
-    pthread_t threads[HASHER_MAX - 1];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int count = 0;
-    while (count < HASHER_MAX - 1 && count + 1 < cores &&
-           pthread_create(&threads[count], NULL, hash_ready_items, hashing) == 0)
-        count++;
-    hash_ready_items(hashing);
-    while (count > 0)
-        pthread_join(threads[--count], NULL);
+    return 0;
 }
 
 static int load_and_hash(const struct job *job, uint64_t window_bytes, struct digest *digests, struct hr_error *err)
 {
-    struct hashing hashing = {.digests = digests, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct hashing hashing = {.digests = digests};
     struct hr_load_options options = {.size = sizeof options, .window_bytes = window_bytes};
     progress_init(&hashing.progress);
     if (hashing.progress.is_enabled) {
@@ -133,13 +88,13 @@ static int load_and_hash(const struct job *job, uint64_t window_bytes, struct di
     if (code < 0)
         return code;
     interrupt_watch(hashing.load, NULL);
-    hash_all(&hashing);
+    code = consume_ready(hashing.load, hash_item, &hashing, err);
     interrupt_watch(NULL, NULL);
     hr_load_free(hashing.load);
     progress_erase(&hashing.progress);
-    if (hashing.code < 0)
-        *err = hashing.err;
-    return hashing.code;
+    for (size_t i = 0; i < CONSUMER_MAX; i++)
+        read_back_release(&hashing.hashers[i].read_back);
+    return code;
 }
 
 /* ---------------------------------------------------------------------------------------------- output */

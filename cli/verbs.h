@@ -26,6 +26,7 @@ int ls_run(const struct verb *verb, int argument_count, char **arguments);
 int load_run(const struct verb *verb, int argument_count, char **arguments);
 int hash_run(const struct verb *verb, int argument_count, char **arguments);
 int diff_run(const struct verb *verb, int argument_count, char **arguments);
+int convert_run(const struct verb *verb, int argument_count, char **arguments);
 int plan_run(const struct verb *verb, int argument_count, char **arguments);
 int probe_run(const struct verb *verb, int argument_count, char **arguments);
 int doctor_run(const struct verb *verb, int argument_count, char **arguments);

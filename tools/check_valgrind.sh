@@ -32,5 +32,6 @@ EOF
 printf '%s\n' "test_dlpack" "test_io" "test_files" "test_slice" "test_index" "test_simulator 1 40" \
     "headrace ls $model" "headrace check --json $model" "headrace hash --device cpu $model" \
     "headrace hash --device cuda $model" "headrace diff --device cpu $model $model" \
+    "headrace convert --dtype BF16 --align 4096 --check $model $files/converted" \
     "headrace load --device cpu --slice a=[::3,2:9] --json $model" "headrace plan $model" "headrace doctor" |
     tr '\n' '\0' | xargs -0 -P "$(nproc)" -I '{}' sh "$files/run" "$build" '{}'

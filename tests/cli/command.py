@@ -11,7 +11,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("HEADRACE_BIN", str(ROOT / "build" / "headrace"))
-VERBS = ["check", "ls", "load", "hash", "diff", "plan", "probe", "doctor"]
+VERBS = ["check", "ls", "load", "hash", "diff", "convert", "plan", "probe", "doctor"]
 CACHE = tempfile.mkdtemp()
 """The cache folder of commands that are given no other: no test reads or writes the user's."""
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)

@@ -139,7 +139,7 @@ def test_options_win_over_the_environment(tmp_path):
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_full_disk_is_a_fault(tmp_path, verb):
     path = write(tmp_path / "x.safetensors", SMALL)
-    operands = {"doctor": [], "diff": [path, path]}.get(verb, [path])
+    operands = {"doctor": [], "diff": [path, path], "convert": [path, tmp_path / "o.safetensors"]}.get(verb, [path])
     with open("/dev/full", "w") as full:
         result = run(verb, *operands, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert result.returncode == 3

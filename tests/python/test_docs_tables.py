@@ -8,10 +8,11 @@ import re
 import pytest
 
 COLUMNS = ["what", "c", "command", "python", "environment", "default"]
-VERBS = ["check", "diff", "doctor", "hash", "load", "ls", "plan", "probe"]
+VERBS = ["check", "convert", "diff", "doctor", "hash", "load", "ls", "plan", "probe"]
 # Members that are no options, and options that say what is asked for, not how it is done.
 NOT_MEMBERS = {"size", "reserved", "reserved_tail"}
-NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--shard", "--dtype", "--repeat", "--budget", "--no-save"}
+NOT_OPTIONS = {"--help", "--json", "--match", "--slice", "--shard", "--dtype", "--repeat", "--budget", "--no-save",
+               "--check"}
 NOT_ARGUMENTS = {"self", "names", "slices", "shard", "rank", "world", "dtype", "into", "loader", "source", "revision",
                  "tensors", "path"}
 MEMBER = re.compile(r"(\w+)(?:\)\([^)]*\))?;")
