@@ -1,0 +1,1 @@
+"""Stand-ins for other packages: their names and call shapes, read by this package's engine."""
