@@ -28,6 +28,9 @@ class LoaderConfig:
     max_concurrent_producers: int = 1
     queue_size: int = 0
     use_tqdm_on_load: bool = True
+    max_batch_bytes: int | None = None
+    use_chunk_budget_as_allocation_size: bool = False
+    device_memory_budget: int | None = None
     _extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,10 +64,10 @@ class LoaderConfig:
 
     def create_parallel_kwargs(self) -> dict[str, Any]:
         """Arguments of PipelineParallel."""
-        if not self.use_pipeline:
-            return {"queue_size": -1}
-        return {"max_concurrent_producers": self.max_concurrent_producers, "queue_size": self.queue_size,
-                "use_tqdm_on_load": self.use_tqdm_on_load}
+        names = ["max_batch_bytes", "use_chunk_budget_as_allocation_size", "device_memory_budget"]
+        if self.use_pipeline:
+            names += ["max_concurrent_producers", "queue_size", "use_tqdm_on_load"]
+        return {"queue_size": -1} | {name: getattr(self, name) for name in names}
 
 
 def load_config() -> LoaderConfig:
