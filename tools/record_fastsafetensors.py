@@ -12,7 +12,7 @@ from pathlib import Path
 RECORD = Path(__file__).resolve().parents[1] / "tests" / "support" / "fastsafetensors.json"
 FUNCTIONS = ["get_device_numa_node", "load_config", "expert_parallel_filter", "owned_expert_range"]
 CLASSES = {
-    "SafeTensorsFileLoader": ["add_filenames", "copy_files_to_device", "get_keys", "get_shape", "reset", "close",
+    "SafeTensorsFileLoader": ["__init__", "add_filenames", "copy_files_to_device", "get_keys", "get_shape", "reset", "close",
                               "set_tensor_filter", "process_extension_config"],
     "FilesBufferOnDevice": ["get_tensor", "get_tensor_wrapped", "get_sharded", "get_sharded_wrapped", "push_tensor",
                             "get_multi_cols", "as_dict", "get_filename", "get_shape", "iter_local_tensors", "close"],
@@ -23,7 +23,6 @@ CLASSES = {
     "LoaderConfig": ["__init__", "from_dict", "from_file", "get_extension_config", "create_parallel_kwargs"],
     "SingleGroup": ["size", "rank"],
 }
-CLASSES["SafeTensorsFileLoader"].append("__init__")
 
 
 def signature_of(function: object) -> dict[str, str | None]:
@@ -39,9 +38,10 @@ def text_of(value: object) -> str:
 
 def signatures() -> dict[str, dict[str, str | None]]:
     package = importlib.import_module("fastsafetensors")
+    more = importlib.import_module("fastsafetensors.parallel_loader")
     found = {name: signature_of(getattr(package, name)) for name in FUNCTIONS if hasattr(package, name)}
     for name, methods in CLASSES.items():
-        owner = getattr(package, name, None) or getattr(importlib.import_module("fastsafetensors.parallel_loader"), name)
+        owner = getattr(package, name, None) or getattr(more, name)
         found |= {f"{name}.{method}": signature_of(getattr(owner, method)) for method in methods
                   if hasattr(owner, method)}
     return found

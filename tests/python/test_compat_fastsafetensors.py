@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import logging
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -102,7 +103,8 @@ def facts(rank: int, folder: Path, name: str, world: int) -> None:
         if tensor.startswith("scalar") or (dtype in NOT_GLOO and world > 1 and name != OURS):
             continue
         for dim in range(len(shape)):
-            kept.append((buffer.get_sharded(tensor, dim), cut(expected[tensor], dim if world > 1 else None, rank, world)))
+            wanted = cut(expected[tensor], dim if world > 1 else None, rank, world)
+            kept.append((buffer.get_sharded(tensor, dim), wanted))
         kept.append((buffer.get_sharded(tensor, -1), data))
     check_several(buffer, expected, rank, world)
     for number in range(3):  # the last tensors of their files
@@ -224,7 +226,7 @@ def test_record_is_of_the_package():
             if original.__version__ in versions} == recorder.signatures()
 
 
-# ------------------------------------------------------------------------------------------------------------ ours alone
+# ----------------------------------------------------------------------------------------------------------- ours alone
 
 
 def uneven(rank: int, folder: Path, world: int) -> None:
@@ -389,7 +391,8 @@ def test_options_that_do_nothing_are_named_once(folder, monkeypatch):
 
 def test_options_that_do_something(folder, monkeypatch):
     loader = loaded(OURS, folder, 1, max_threads=3, bbuf_size_kb=32 << 10, set_numa=False)
-    assert loader._engine._reading[1] == 3 and loader._engine._sending[0] == 32 << 20 and loader._engine._sending[2] == 1
+    reading, sending = loader._engine._reading, loader._engine._sending
+    assert reading[1] == 3 and sending[0] == 32 << 20 and sending[2] == 1
     level = logging.getLogger("headrace").level
     try:
         loaded(OURS, folder, 1, debug_log=True)
@@ -543,3 +546,10 @@ def test_disable(enabled):
     assert sys.modules["fastsafetensors"] is ours
     ours.disable()
     assert not [name for name in sys.modules if name.split(".")[0] == "fastsafetensors"]
+
+
+def test_page_names_every_option():
+    lines = (conftest.ROOT / "docs" / "fastsafetensors.md").read_text().partition("## Options")[2].splitlines()
+    listed = {name for line in lines if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    for call in (ours.SafeTensorsFileLoader, ours.SafeTensorsFileLoader.copy_files_to_device, ours.ParallelLoader):
+        assert set(inspect.signature(call).parameters) - {"self", "kwargs"} <= listed
