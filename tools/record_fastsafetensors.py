@@ -12,8 +12,8 @@ from pathlib import Path
 RECORD = Path(__file__).resolve().parents[1] / "tests" / "support" / "fastsafetensors.json"
 FUNCTIONS = ["get_device_numa_node", "load_config", "expert_parallel_filter", "owned_expert_range"]
 CLASSES = {
-    "SafeTensorsFileLoader": ["__init__", "add_filenames", "copy_files_to_device", "get_keys", "get_shape", "reset", "close",
-                              "set_tensor_filter", "process_extension_config"],
+    "SafeTensorsFileLoader": ["__init__", "add_filenames", "copy_files_to_device", "get_keys", "get_shape", "reset",
+                              "close", "set_tensor_filter", "process_extension_config"],
     "FilesBufferOnDevice": ["get_tensor", "get_tensor_wrapped", "get_sharded", "get_sharded_wrapped", "push_tensor",
                             "get_multi_cols", "as_dict", "get_filename", "get_shape", "iter_local_tensors", "close"],
     "fastsafe_open": ["__init__", "metadata", "keys", "get_tensor", "get_tensor_wrapped"],

@@ -75,10 +75,10 @@ def group_of(fst: ModuleType, world: int):
     return torch.distributed.group.WORLD if world > 1 else fst.SingleGroup()
 
 
-def loaded(name: str, folder: Path, world: int, **options):
+def loaded(name: str, folder: Path, world: int, device: str = "cpu", **options):
     """A loader of a package, with the files given to the ranks in turn."""
     fst = package_of(name)
-    loader = fst.SafeTensorsFileLoader(group_of(fst, world), "cpu", nogds=True, **options)
+    loader = fst.SafeTensorsFileLoader(group_of(fst, world), device, nogds=True, **options)
     files = files_of(folder)
     loader.add_filenames({rank: files[rank::world] for rank in range(world)})
     return loader
@@ -87,10 +87,10 @@ def loaded(name: str, folder: Path, world: int, **options):
 # ------------------------------------------------------------------------------------------------ what both packages do
 
 
-def facts(rank: int, folder: Path, name: str, world: int) -> None:
+def facts(rank: int, folder: Path, name: str, world: int, device: str = "cpu") -> None:
     """Every method of a buffer: the original's behaviour."""
     expected, files = expected_of(folder), files_of(folder)
-    loader = loaded(name, folder, world)
+    loader = loaded(name, folder, world, device)
     assert loader.get_keys() == list(expected)  # the first files of all ranks, then the next ones
     assert loader.get_shape("wide.2") == [4, 6]
     buffer = loader.copy_files_to_device()
@@ -107,9 +107,15 @@ def facts(rank: int, folder: Path, name: str, world: int) -> None:
             kept.append((buffer.get_sharded(tensor, dim), wanted))
         kept.append((buffer.get_sharded(tensor, -1), data))
     check_several(buffer, expected, rank, world)
-    for number in range(3):  # the last tensors of their files
-        kept.append((buffer.get_tensor(f"scalar.{number}"), expected[f"scalar.{number}"][2]))
-    assert all(raw(tensor) == data for tensor, data in kept)
+    kinds = importlib.import_module(f"{name}.st_types").DType
+    half = buffer.get_tensor("half.0", dtype=kinds.F16)
+    assert half.dtype == torch.float16 and half.tolist() == [[0, 1], [2, 3]]
+    assert buffer.get_tensor_wrapped("half.0").to(dtype=kinds.BF16).get_raw().dtype == torch.bfloat16
+    last = {"I64.0": 0, "half.1": -1} | {f"scalar.{number}": -1 for number in range(3)}  # the files are given back
+    for tensor, wrapped in buffer.as_dict(last).items():
+        assert wrapped.dtype == kinds[expected[tensor][0]]
+        kept.append((wrapped.get_raw(), cut(expected[tensor], 0 if tensor == "I64.0" else None, rank, world)))
+    assert all(raw(tensor) == data and str(tensor.device) == device for tensor, data in kept)
     if name == OURS:
         buffer.close()
         loader.close()
@@ -123,14 +129,6 @@ def check_several(buffer, expected, rank: int, world: int) -> None:
     columns = buffer.get_multi_cols(["wide.2", "wide.2"], 1)
     wide = numpy_of(expected["wide.2"])[:, block(6, rank, world)]
     assert raw(columns.get_raw()) == numpy.concatenate([wide, wide], 1).tobytes()
-    several = buffer.as_dict({"I64.0": 0, "half.1": -1})
-    assert raw(several["I64.0"].get_raw()) == cut(expected["I64.0"], 0, rank, world)
-    assert raw(several["half.1"].get_raw()) == expected["half.1"][2]
-    assert several["half.1"].dtype.value == "F32" and several["half.1"].get_raw().shape == (2, 2)
-    kinds = type(several["half.1"].dtype)
-    half = buffer.get_tensor("half.0", dtype=kinds.F16)
-    assert half.dtype == torch.float16 and half.tolist() == [[0, 1], [2, 3]]
-    assert buffer.get_tensor_wrapped("half.0").to(dtype=kinds.BF16).get_raw().dtype == torch.bfloat16
     with pytest.raises(ValueError, match="nothing"):
         buffer.get_tensor("nothing")
 
@@ -143,10 +141,10 @@ def test_facts_of_ranks(package, folder):
     ranks.values(ranks.run(2, facts, folder, package, 2))
 
 
-def streamed(rank: int, folder: Path, name: str, world: int) -> list[str]:
+def streamed(rank: int, folder: Path, name: str, world: int, device: str = "cpu") -> list[str]:
     fst, expected = package_of(name), expected_of(folder)
     loader = fst.ParallelLoader(pg=group_of(fst, world), hf_weights_files=files_of(folder), queue_size=0,
-                                use_tqdm_on_load=False, device="cpu", nogds=True)
+                                use_tqdm_on_load=False, device=device, nogds=True)
     weights = dict(loader.iterate_weights())
     loader.close()
     assert all(raw(tensor) == expected[tensor_name][2] for tensor_name, tensor in weights.items())
@@ -364,6 +362,25 @@ def test_window(folder, queue_size, bounds, expected):
     assert set(dict(loader.iterate_weights())) == set(expected_of(folder))
 
 
+def test_budget(folder):
+    """The tensors that the caller keeps must fit, and the largest one."""
+    total = sum(len(data) for _, _, data in expected_of(folder).values())
+
+    def stream(budget, **options):
+        loader = ours.ParallelLoader(None, files_of(folder), use_tqdm_on_load=False, device_memory_budget=budget,
+                                     **options)
+        return len(dict(loader.iterate_weights()))
+
+    assert stream(total) == stream(384, accumulate_resident=False) == len(expected_of(folder))
+    assert stream(384, resident_tensor=lambda name: name.startswith("half")) == len(expected_of(folder))
+    for budget, options in [(total - 1, {}), (383, {"accumulate_resident": False}),
+                            (384, {"resident_tensor": lambda name: name.startswith("F")})]:
+        with pytest.raises(ours.BudgetInfeasibleError, match=f"is {budget} bytes"):
+            stream(budget, **options)
+    with pytest.raises(ValueError, match="resident_tensor"):
+        stream(total, accumulate_resident=False, resident_tensor=bool)
+
+
 def test_stream_that_stops(folder):
     loader = ours.ParallelLoader(None, files_of(folder), use_tqdm_on_load=False)
     weights = loader.iterate_weights()
@@ -405,6 +422,8 @@ def test_options_that_do_something(folder, monkeypatch):
         loaded(OURS, folder, 1, framework=name)
     with pytest.raises(headrace.errors.Unsupported, match="paddle"):
         ours.fastsafe_open(files_of(folder), framework="paddle")
+    with pytest.raises(ValueError, match="pg is"):
+        ours.SafeTensorsFileLoader("world")
     with pytest.raises(ValueError, match="meta"):
         ours.SafeTensorsFileLoader(None, "meta")
 

@@ -28,8 +28,10 @@ from .config import LoaderConfig, load_config
 from .ep_slice import expert_parallel_filter, owned_expert_range
 from .file_buffer import FilesBufferOnDevice
 from .loader import SafeTensorsFileLoader, fastsafe_open
-from .parallel_loader import ParallelLoader, PipelineParallel
+from .parallel_loader import BudgetInfeasibleError, ParallelLoader, PipelineParallel
 from .tgis_weights import Weights
+
+__version__ = "0.5.0"  #: of the package whose calls these are
 
 ORIGINAL = "fastsafetensors"
 
@@ -57,6 +59,7 @@ def disable() -> None:
 
 __all__ = [
     "AutoLoader",
+    "BudgetInfeasibleError",
     "FilesBufferOnDevice",
     "LoaderConfig",
     "ParallelLoader",

@@ -126,8 +126,10 @@ class TorchProcessGroup:
     """A group of ranks, or this process alone where `real_pg` is None."""
 
     def __init__(self, pg: Any) -> None:
-        alone = pg is None or (not isinstance(pg, torch.distributed.ProcessGroup) and pg.size() == 1)
-        self.real_pg = None if alone else pg
+        if pg is not None and not hasattr(pg, "size"):
+            text = f"pg is a torch.distributed.ProcessGroup, SingleGroup() or None, not {pg!r}"
+            raise errors.make("InvalidArgument", text)
+        self.real_pg = None if pg is None or pg.size() == 1 else pg
 
     def size(self) -> int:
         return 1 if self.real_pg is None else int(self.real_pg.size())

@@ -14,7 +14,7 @@ import torch
 
 from ... import errors
 from ..._api import open as open_checkpoint
-from ..._checkpoint import Checkpoint
+from ..._checkpoint import Checkpoint, TensorInfo
 from . import _options
 from .common import SingleGroup
 from .frameworks import TorchProcessGroup, place_of
@@ -22,13 +22,15 @@ from .loader import Path, SafeTensorsFileLoader
 
 _DEFAULTS = {
     "use_chunk_budget_as_allocation_size": False,
-    "accumulate_resident": True,
-    "resident_tensor": None,
     "broadcast_run_bytes": _options.BROADCAST_RUN_BYTES,
     "broadcast_run_tensors": _options.BROADCAST_RUN_TENSORS,
     "overlap_io": True,
     "borrowed_tensors": False,
 }
+
+
+class BudgetInfeasibleError(errors.InvalidArgument):
+    """What stays on the device does not fit into the budget, or the largest tensor."""
 
 
 class PipelineParallel:
@@ -43,8 +45,10 @@ class PipelineParallel:
         use_tqdm_on_load: a bar on the first rank, when tqdm is installed.
         tensor_filter: loads only tensors for whose names it is true; without a group only.
         max_batch_bytes, device_memory_budget: less memory than the files of the queue.
+        accumulate_resident, resident_tensor: the tensors that the caller keeps on the device, which count against the
+            budget: all, none, or those for whose names the function is true.
 
-    Other options of the original are accepted, and named in one warning.
+    Other options of the original are accepted, and named in one warning. Iterating raises BudgetInfeasibleError.
     """
 
     def __init__(
@@ -75,6 +79,9 @@ class PipelineParallel:
         if not alone and (tensor_filter is not None or borrowed_tensors):
             text = "tensor_filter and borrowed_tensors are for one process: use pg=None or all_local=True"
             raise errors.make("InvalidArgument", text)
+        if resident_tensor is not None and not accumulate_resident:
+            text = "resident_tensor says what is kept, and accumulate_resident=False that nothing is"
+            raise errors.make("InvalidArgument", text)
         _options.ignored("PipelineParallel", given | kwargs, _DEFAULTS)
         self.loader = loader
         self.hf_weights_files = [os.fspath(path) for path in hf_weights_files]
@@ -82,6 +89,8 @@ class PipelineParallel:
         self.queue_size = queue_size
         self.use_tqdm_on_load = use_tqdm_on_load
         self._bounds = [bound for bound in (max_batch_bytes, device_memory_budget) if bound is not None]
+        self._budget = device_memory_budget
+        self._stays = resident_tensor or (lambda name: accumulate_resident)
         if tensor_filter is not None:
             loader.set_tensor_filter(tensor_filter)
 
@@ -92,12 +101,20 @@ class PipelineParallel:
         loader = self.loader
         with open_checkpoint(self.hf_weights_files) as checkpoint:
             names = [name for name in checkpoint if loader._keeps(name)]
+            self._check_budget([checkpoint[name] for name in names])
             job = checkpoint.start(
                 names, framework="torch", device=place_of(loader.device), order="file", group=loader.pg.real_pg,
                 loader=loader._engine, window_bytes=self._window_bytes(checkpoint),
                 progress=self.use_tqdm_on_load and _is_first(),
             )
         yield from job
+
+    def _check_budget(self, tensors: list[TensorInfo]) -> None:
+        stay = sum(info.nbytes for info in tensors if self._stays(info.name))
+        need = max([stay, *(info.nbytes for info in tensors)], default=0)
+        if self._budget is not None and need > self._budget:
+            raise BudgetInfeasibleError(f"device_memory_budget is {self._budget} bytes; the tensors that stay have "
+                                        f"{stay}, and {need} are needed at least")
 
     def _window_bytes(self, checkpoint: Checkpoint) -> int:
         sizes = dict.fromkeys(checkpoint.files, 0)
