@@ -397,6 +397,7 @@ def test_options_that_do_nothing_are_named_once(folder, monkeypatch):
         ours.ParallelLoader(None, files_of(folder), overlap_io=False, use_fgds=True, mount_point="/somewhere")
     assert [str(warning.message) for warning in found] == [
         "ParallelLoader: overlap_io, mount_point, use_fgds have no effect with headrace"]
+    assert found[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours.ParallelLoader(None, files_of(folder), overlap_io=False)

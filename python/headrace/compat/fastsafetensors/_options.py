@@ -28,7 +28,7 @@ def ignored(where: str, given: dict[str, Any], defaults: dict[str, Any]) -> None
     if names:
         _named.update(names)
         warnings.warn(f"{where}: {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect with headrace",
-                      stacklevel=4)
+                      stacklevel=3)
 
 
 def engine(bbuf_size_kb: int, max_threads: int, nogds: bool, set_numa: bool, debug_log: bool) -> Loader:
