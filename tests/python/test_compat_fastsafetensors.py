@@ -341,11 +341,20 @@ def test_filter(folder):
     assert dict(buffer.iter_local_tensors(["wide.1"]))["wide.1"].shape == (4, 4)
 
 
-def test_errors_of_reading_come_at_once(folder, tmp_path):
+def test_errors_come_at_once(folder, tmp_path, monkeypatch):
     path = tmp_path / "cut.safetensors"
     path.write_bytes(Path(files_of(folder)[0]).read_bytes())
     loader = ours.SafeTensorsFileLoader(None)
     loader.add_filenames({0: [str(path)]})
+
+    def broken(job):
+        raise headrace.errors.make("IoError", "the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(headrace.Job, "_ready", broken)
+        loader.copy_files_to_device(allow_inflight=True).close()
+        with pytest.raises(OSError, match="the disk is gone"):
+            loader.copy_files_to_device()
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(headrace.HeadraceError, match="cut.safetensors"):
         loader.copy_files_to_device()
