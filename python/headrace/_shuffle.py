@@ -34,7 +34,9 @@ class Shuffle:
             all read the headers.
         group: a torch.distributed process group, or True for the default one; None: this process alone.
         device: where tensors go, as for load().
-        keep: tensors can be asked for again, until close(). Otherwise each goes once, and its owner's memory with it.
+        keep: tensors can be asked for again, until drop() or close(). Otherwise each goes once, and its owner's memory
+            with it.
+        names: of the tensors that are loaded; None: all.
         loader: a Loader of one's own instead of the process's.
 
     All ranks call the same methods with the same arguments in the same order; what differs is a GroupError on all
@@ -44,7 +46,8 @@ class Shuffle:
     """
 
     def __init__(
-        self, files: Files, *, group: Any = None, device: Any = None, keep: bool = False, loader: Loader | None = None
+        self, files: Files, *, group: Any = None, device: Any = None, keep: bool = False, loader: Loader | None = None,
+        names: Iterable[str] | None = None,
     ) -> None:
         self._torch: Any = importlib.import_module("torch")
         self._keep = keep
@@ -56,7 +59,9 @@ class Shuffle:
             paths, owners = _assign(files, self._world)
             self._checkpoint = open_checkpoint(paths)
             self._owners = dict(zip(map(str, self._checkpoint.files), owners))
-            own = [name for name in self._checkpoint if self.owner(name) == self._rank]
+            wanted = set(self._checkpoint if names is None else names)
+            self._names = [name for name in self._checkpoint if name in wanted]
+            own = [name for name in self._names if self.owner(name) == self._rank]
             self._job = self._checkpoint.start(own, framework="torch", device=device, loader=loader)
             self.device: str = self._job._facts["device"]  #: "cpu" or "cuda:N"
             if peer is not None:
@@ -65,7 +70,7 @@ class Shuffle:
     def _meet(self, peer: Peer) -> None:
         peer.use(self.device)
         digest = hashlib.blake2b(repr([(name, self.owner(name), self._checkpoint[name].dtype,
-                                        self._checkpoint[name].shape) for name in self._checkpoint]).encode())
+                                        self._checkpoint[name].shape) for name in self._names]).encode())
         self._session = peer
         said = peer.exchange(digest.digest())
         if said is None:
@@ -81,14 +86,14 @@ class Shuffle:
     # ------------------------------------------------------------------------------------------------------ the table
 
     def keys(self) -> list[str]:
-        """Names of all tensors, in the order of the files."""
-        return list(self._checkpoint)
+        """Names of the tensors, in the order of the files."""
+        return list(self._names)
 
     def __getitem__(self, name: str) -> TensorInfo:
         return self._checkpoint[name]
 
     def __len__(self) -> int:
-        return len(self._checkpoint)
+        return len(self._names)
 
     def owner(self, name: str) -> int:
         """The rank whose memory the tensor's file is in."""
@@ -133,6 +138,24 @@ class Shuffle:
         """{name: tensor}: of each the block of its dimension, or with None all of it."""
         return {name: self.get_tensor(name) if dim is None else self.get_sharded(name, dim)
                 for name, dim in dims.items()}
+
+    def wait(self) -> None:
+        """Waits until this rank's files are in memory. An error of reading is raised here already, and the other ranks
+        get a GroupError."""
+        assert self._job is not None
+        try:
+            for _ in self._job._ready():
+                pass
+        except errors.HeadraceError as problem:
+            if self._session is not None:
+                self._session.fail(f"{self._session.member.name_of(self._rank)}: {problem.kind}: {problem}")
+            self.close()
+            raise
+
+    def drop(self, names: Iterable[str]) -> None:
+        """With keep=True: gives back what was asked for already. It cannot be asked for again, on any rank."""
+        for name in names:
+            self._held.pop(name, None)
 
     def close(self) -> None:
         """Gives back what was not handed out. Other ranks that ask for tensors afterwards get a GroupError."""

@@ -468,8 +468,8 @@ def test_modules_of_frameworks_that_are_imported_later(tmp_path):
     pytest.importorskip("torch")
     run_program(tmp_path, """
 import sys
-import headrace.compat
-headrace.compat.enable_all()
+import headrace.compat.safetensors
+headrace.compat.safetensors.enable()
 assert "safetensors.torch" not in sys.modules and "torch" not in sys.modules
 import safetensors.torch, torch
 from headrace.compat import safetensors as ours

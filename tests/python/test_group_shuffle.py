@@ -103,6 +103,45 @@ def test_once_each_unless_kept(folder):
             shuffle.get_tensor("U8.1")
 
 
+def test_names_alone(folder):
+    with headrace.Shuffle(folder, names=["U8.1", "wide.0"]) as shuffle:
+        assert shuffle.keys() == ["wide.0", "U8.1"] and len(shuffle) == 2
+        assert shuffle._job.stats().bytes_needed == 80 + 7 * 4 * 4
+        assert raw(shuffle.get_tensor("U8.1")) == expected_of(folder)["U8.1"][2]
+        with pytest.raises(headrace.errors.TensorNotFound, match=r"wide\.1"):
+            shuffle.get_tensor("wide.1")
+
+
+def test_wait_and_drop(folder):
+    with headrace.Shuffle(folder, keep=True) as shuffle:
+        shuffle.wait()
+        for _ in range(2):
+            assert raw(shuffle.get_tensor("U8.1")) == expected_of(folder)["U8.1"][2]
+        shuffle.drop(["U8.1", "wide.0"])
+        with pytest.raises(headrace.errors.InvalidArgument, match="handed out before"):
+            shuffle.get_tensor("U8.1")
+        assert raw(shuffle.get_tensor("wide.0")) == expected_of(folder)["wide.0"][2]
+
+
+def wait_in_vain(rank, folder):
+    with headrace.Shuffle(folder, group=True) as shuffle:
+        if rank == 1:
+            shuffle._job._ready = broken
+        shuffle.wait()
+        shuffle.get_tensor("wide.1")
+
+
+def broken():
+    yield 0
+    raise headrace.errors.make("IoError", "the disk is gone")
+
+
+def test_waiting_that_fails(folder):
+    outcomes = ranks.run(2, wait_in_vain, folder)
+    assert [outcome.kind for outcome in outcomes] == ["GroupError", "IoError"], outcomes
+    assert "IoError: the disk is gone" in outcomes[0].text
+
+
 def differ(rank, folder, what):
     files = folder
     if what == "files" and rank == 1:

@@ -19,3 +19,7 @@ def enable_all() -> None:
 
     if _aside.is_installed("safetensors"):
         safetensors.enable()
+    if _aside.is_installed("fastsafetensors") and _aside.is_installed("torch"):
+        from . import fastsafetensors
+
+        fastsafetensors.enable()
