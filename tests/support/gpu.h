@@ -9,7 +9,7 @@
 
 /* "cuda:0", or NULL where there is no GPU; says so once. */
 const char *gpu_name(void);
-/* Whether the route gds can be used on it; says so once where it cannot. */
+/* Whether the route gds can be used on it, which is with the fake cuFile; says so once where it cannot. */
 int gds_usable(void);
 /* Device memory on 256 bytes; NULL when there is none. */
 void *gpu_try_alloc(size_t bytes);
