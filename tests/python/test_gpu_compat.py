@@ -13,7 +13,7 @@ import safetensors.torch as theirs  # noqa: E402
 from headrace.compat import _aside  # noqa: E402
 from headrace.compat.safetensors import torch as ours  # noqa: E402
 
-DEVICE = f"cuda:{torch.cuda.current_device()}"
+DEVICE = "cuda:0"  # which "cuda" is
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,16 @@ def test_safe_open(path, device):
             assert same(one.get_tensor(name), other.get_tensor(name)), name
         for index in (numpy.s_[1:3], numpy.s_[:, 2:9], numpy.s_[5], numpy.s_[::3, 1], ...):
             assert same(one.get_slice("BF16.600")[index], other.get_slice("BF16.600")[index]), index
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs")
+def test_cuda_is_the_first_gpu_whichever_is_current(path):
+    with torch.cuda.device(1):
+        expected, found = theirs.load_file(path, device="cuda"), ours.load_file(path, device="cuda")
+        with theirs.safe_open(path, "pt", "cuda") as other, ours.safe_open(path, "pt", "cuda") as one:
+            assert same(one.get_tensor("F32.37"), other.get_tensor("F32.37"))
+    assert list(found) == list(expected) and all(same(found[name], expected[name]) for name in expected)
+    assert {str(tensor.device) for tensor in found.values()} == {"cuda:0"}
 
 
 def test_saved_from_there(path, tmp_path):

@@ -163,8 +163,8 @@ def checked_name(name: Any) -> str:
 
 
 def device_of(framework: str, device: Any) -> Any:
-    """A device as headrace takes it: "cuda" is PyTorch's current one. DeviceUnavailable for the GPUs of ROCm, which
-    PyTorch calls "cuda" too."""
+    """A device as headrace takes it; "cuda" is the first GPU for the package too, not PyTorch's current one.
+    DeviceUnavailable for the GPUs of ROCm, which PyTorch calls "cuda" too."""
     if device is None:
         return "cpu"
     if _frameworks.NAMES.get(framework) != "torch" or device == "cpu" or str(device) == "cpu":
@@ -173,4 +173,4 @@ def device_of(framework: str, device: Any) -> Any:
     if torch.version.hip is not None:
         message = f"device '{device}': torch {torch.__version__} is built for ROCm, whose GPUs headrace does not drive"
         raise errors.make("DeviceUnavailable", message)
-    return torch.device("cuda") if device == "cuda" and torch.cuda.is_available() else device
+    return device
