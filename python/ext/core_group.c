@@ -60,9 +60,42 @@ static void on_free(void *context, void *memory)
     PyGILState_Release(lock);
 }
 
+/* Once, on the thread of the collectives: whether NCCL can be called directly. */
+static void ask_for_communicator(struct core_group *self)
+{
+    unsigned long long communicator, flags;
+    self->has_asked = 1;
+    PyGILState_STATE lock = PyGILState_Ensure();
+    PyObject *result = PyObject_CallMethod(self->transport, "communicator", NULL);
+    if (result != NULL && result != Py_None && PyArg_ParseTuple(result, "KK", &communicator, &flags))
+        core_nccl_init(&self->nccl, (void *)(uintptr_t)communicator, self->group.stream, self->group.world,
+                       (struct core_nccl_flags *)(uintptr_t)flags);
+    if (PyErr_Occurred() != NULL)
+        PyErr_WriteUnraisable(self->transport);
+    Py_XDECREF(result);
+    PyGILState_Release(lock);
+}
+
+/* What NCCL says, and whoever caused it, becomes the transport's failure(). */
+static int blamed(struct core_group *self, int rc)
+{
+    if (rc == 0 || self->nccl.result == 0)
+        return rc;
+    PyGILState_STATE lock = PyGILState_Ensure();
+    Py_XDECREF(PyObject_CallMethod(self->transport, "blame", "s", core_nccl_text(&self->nccl)));
+    if (PyErr_Occurred() != NULL)
+        PyErr_WriteUnraisable(self->transport);
+    PyGILState_Release(lock);
+    return rc;
+}
+
 static int on_all_gather(void *context, const void *send, void *receive, uint64_t bytes)
 {
     struct core_group *self = context;
+    if (!self->has_asked)
+        ask_for_communicator(self);
+    if (self->nccl.communicator)
+        return blamed(self, core_nccl_all_gather(&self->nccl, send, receive, bytes));
     PyGILState_STATE lock = PyGILState_Ensure();
     int rc = judged(self, PyObject_CallMethod(self->transport, "all_gather", "KKK", (unsigned long long)(uintptr_t)send,
                                               (unsigned long long)(uintptr_t)receive, (unsigned long long)bytes));
@@ -73,6 +106,10 @@ static int on_all_gather(void *context, const void *send, void *receive, uint64_
 static int on_scatter(void *context, const void *send, void *receive, uint64_t bytes, uint32_t root)
 {
     struct core_group *self = context;
+    if (!self->has_asked)
+        ask_for_communicator(self);
+    if (self->nccl.communicator)
+        return blamed(self, core_nccl_scatter(&self->nccl, send, receive, bytes, root));
     PyGILState_STATE lock = PyGILState_Ensure();
     int rc = judged(self, PyObject_CallMethod(self->transport, "scatter", "KKKI", (unsigned long long)(uintptr_t)send,
                                               (unsigned long long)(uintptr_t)receive, (unsigned long long)bytes,
@@ -84,6 +121,8 @@ static int on_scatter(void *context, const void *send, void *receive, uint64_t b
 static const char *on_failure(void *context)
 {
     struct core_group *self = context;
+    if (self->nccl.communicator && !self->nccl.flags->alarm && self->nccl.result == 0)
+        return NULL;
     PyGILState_STATE lock = PyGILState_Ensure();
     PyObject *text = PyObject_CallMethod(self->transport, "failure", NULL);
     const char *result = NULL;

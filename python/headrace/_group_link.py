@@ -74,6 +74,18 @@ class Link:
     def receive(self, memory: Any, rank: int, has_failed: Callable[[], bool]) -> None:
         self._do(lambda: self._backend.recv([memory], rank, 0), has_failed)
 
+    def communicator(self) -> int:
+        """The address of NCCL's communicator, for who calls NCCL without us; 0: it is not told. Makes the device current
+        on this thread."""
+        pointer = getattr(self._backend, "_comm_ptr", None)
+        if not self._is_cuda or pointer is None:
+            return 0
+        self._torch.cuda.set_device(self.device)
+        try:
+            return int(pointer())
+        except RuntimeError:
+            return 0
+
     def _do(self, start: Callable[[], Any], has_failed: Callable[[], bool]) -> None:
         """For host memory the collective is done then; for a GPU it is in `stream`. Raises Failed."""
         try:

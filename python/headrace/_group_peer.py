@@ -8,6 +8,7 @@ how many loads it took part in, which numbers them alike on all ranks, and idle 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import threading
 import time
@@ -83,6 +84,8 @@ class Peer:
         self._lock = threading.Lock()
         self._memory: dict[int, Any] = {}
         self._pending: float | None = None  # since when a collective runs
+        self._flags = (ctypes.c_int * 2)()  # core_nccl_flags: alarm, busy
+        self._is_direct = False  # collectives are made past us
         self._thread = StoreThread(member.store(), f"{self._number}/", member.rank, member.world)
         self._stuck: tuple[float, int] = (0.0, 0)  # when the store was last looked at, and our looks since
         threading.Thread(target=self._watch, name="headrace-group-watch", daemon=True).start()
@@ -151,6 +154,17 @@ class Peer:
         assert link is not None
         parts = self._view(send, size * self.member.world) if root == self.member.rank else None
         return self._collective(lambda: link.scatter(parts, self._view(receive, size), root, self._has_failed))
+
+    def communicator(self) -> tuple[int, int] | None:
+        """For collectives that are made past us: NCCL's communicator, and our flags."""
+        link = self._link
+        address = 0 if link is None else link.communicator()
+        self._is_direct = address != 0
+        return (address, ctypes.addressof(self._flags)) if self._is_direct else None
+
+    def blame(self, text: str) -> None:
+        """A collective that was made past us has failed."""
+        self._fail_by(text)
 
     def failure(self) -> str | None:
         return self._text
@@ -318,6 +332,11 @@ class Peer:
         with self.member.lock:
             if link in self.member.links:
                 self.member.links.remove(link)
+        self._flags[0] = 1
+        if self._is_direct:
+            time.sleep(0.001)  # who did not see the alarm is busy by now
+        while self._flags[1]:
+            time.sleep(0.001)
         link.abort()
 
     def _watch(self) -> None:
