@@ -166,6 +166,30 @@ def bitwise_rows(bitwise: dict) -> list[list[str]]:
              f"{count - bitwise['different']} the same", "", "", "", f"{count} comparisons"]]
 
 
+def gpu_cast_rows(section: dict) -> list[list[str]]:
+    """Dtypes converted on the way, against the plain load of the same file in the same rounds."""
+    rows = []
+    for result in section.values():
+        plain, cast = result["subjects"]
+        source = {"BF16": "F32", "F32": "BF16"}[cast["dtype"]]
+        rows.append([f"{cast['bytes'] / 1e9:.1f} GB of {source}, page cache to GPU, made {cast['dtype']} on the way",
+                     f"{number(cast['gb_s'])} GB/s", f"as it is stored: {number(plain['gb_s'])} GB/s",
+                     number(cast["plain_ratio_median"]), spread(cast["plain_ratio_min"], cast["plain_ratio_max"]),
+                     f"{result['pairs']} pairs"])
+    return rows
+
+
+def group_rows(group: dict) -> list[list[str]]:
+    """Ranks with a GPU each, and bare programs on all GPUs at once, taking turns."""
+    names = {"rows": "cut by rows", "columns": "cut by columns", "replicated": "whole on each"}
+    ruler = sorted(rate for rate in group["ruler"]["gb_s"] if rate)
+    return [[f"{group['bytes'] / 1e9:.1f} GB, page cache to {group['world']} GPUs, a process each, {names[case]}; read "
+             f"{row['read_share']:.2f} times in all", f"{number(row['gb_s_median'])} GB/s",
+             f"bare programs on all: {number(ruler[len(ruler) // 2])} GB/s", number(row["ratio_median"]),
+             spread(row["ratio_min"], row["ratio_max"]), f"{group['pairs']} pairs"]
+            for case, row in group["cases"].items()]
+
+
 def write_rows(write: dict) -> list[list[str]]:
     what = f"{write['bytes'] / 1e9:.1f} GB, {write['tensors']} tensors, host memory to a file on the disk, by "
     return [[what + f"{write['threads']} threads", f"{number(write['headrace_gb_s'])} GB/s",
@@ -175,9 +199,9 @@ def write_rows(write: dict) -> list[list[str]]:
 
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
         "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
-        "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows, "host": host_rows,
-        "write": write_rows,
-        "header": header_rows, "python": python_rows}
+        "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows,
+        "gpu-cast": gpu_cast_rows, "group": group_rows, "host": host_rows, "write": write_rows, "header": header_rows,
+        "python": python_rows}
 
 
 def section(path: Path) -> str:
