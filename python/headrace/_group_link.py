@@ -75,8 +75,8 @@ class Link:
         self._do(lambda: self._backend.recv([memory], rank, 0), has_failed)
 
     def communicator(self) -> int:
-        """The address of NCCL's communicator, for who calls NCCL past us; 0: it is not told. Makes the device current on
-        this thread."""
+        """The address of NCCL's communicator, for who calls NCCL past us; 0: it is not told. Makes the device current
+        on this thread."""
         pointer = getattr(self._backend, "_comm_ptr", None)
         if not self._is_cuda or pointer is None:
             return 0
