@@ -21,6 +21,7 @@ from ._group_store import StoreSilent, StoreThread, first_line
 
 START_SECONDS = 600  # for other ranks to begin a load
 WATCH_SECONDS = 0.2
+CALL_SECONDS_MAX = 1.0  # a call of NCCL puts work into a stream and returns
 
 
 class Member:
@@ -332,12 +333,18 @@ class Peer:
         with self.member.lock:
             if link in self.member.links:
                 self.member.links.remove(link)
+        self._raise_alarm()
+        link.abort()
+
+    def _raise_alarm(self) -> None:
+        """Nobody calls NCCL past us any more, unless a call waits for a rank that is gone: that returns when the link is
+        aborted."""
         self._flags[0] = 1
+        end = time.monotonic() + CALL_SECONDS_MAX
         if self._is_direct:
             time.sleep(0.001)  # who did not see the alarm is busy by now
-        while self._flags[1]:
+        while self._flags[1] and time.monotonic() < end:
             time.sleep(0.001)
-        link.abort()
 
     def _watch(self) -> None:
         while not self._closed.wait(WATCH_SECONDS) and self._text is None:
