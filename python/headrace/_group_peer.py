@@ -337,8 +337,8 @@ class Peer:
         link.abort()
 
     def _raise_alarm(self) -> None:
-        """Nobody calls NCCL past us any more, unless a call waits for a rank that is gone: that returns when the link is
-        aborted."""
+        """Nobody calls NCCL past us any more, unless a call waits for a rank that is gone: that returns when the link
+        is aborted."""
         self._flags[0] = 1
         end = time.monotonic() + CALL_SECONDS_MAX
         if self._is_direct:
