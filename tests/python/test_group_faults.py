@@ -269,7 +269,7 @@ def own_file(rank, folder, what, **more):
     ("other", "GroupError", ["rank 1"]),
     ("shard", "GroupError", ["rank 1"]),
     ("argument", "TensorNotFound", ["rank 1", "no such tensor"]),
-    ("memory", "Unsupported", ["rank 1", "t00"]),
+    ("memory", "InvalidArgument", ["rank 1", "t00"]),
 ])
 def test_one_rank_has_other_files_or_wishes(checkpoint, what, own, texts):
     loaded = ranks.values(ranks.run(3, own_file, checkpoint, what))
