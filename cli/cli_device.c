@@ -45,11 +45,10 @@ int devices_have_gpu(const struct device_list *list)
 }
 
 /* Puts a text behind what is there, with a separator if something is. */
-static void append(char *out, const char *separator, const char *text)
+static void append(char *out, size_t capacity, const char *separator, const char *text)
 {
-    if (*out)
-        strcat(out, separator);
-    strcat(out, text);
+    size_t size = strlen(out);
+    snprintf(out + size, capacity - size, "%s%s", size ? separator : "", text);
 }
 
 enum { TITLE_BYTES = 192 };
@@ -58,7 +57,7 @@ char *devices_names(const struct device_list *list)
 {
     char name[32], *out = allocate(list->count + 1, sizeof name);
     for (size_t i = 0; i < list->count; i++)
-        append(out, ",", device_name(name, &list->devices[i]));
+        append(out, (list->count + 1) * sizeof name, ",", device_name(name, &list->devices[i]));
     return out;
 }
 
@@ -75,7 +74,7 @@ char *devices_models(const struct device_list *list)
     char *out = allocate(list->count + 1, TITLE_BYTES);
     for (size_t i = 0; i < list->count; i++)
         if (!is_named_before(list, i))
-            append(out, ", ", list->devices[i].name);
+            append(out, (list->count + 1) * TITLE_BYTES, ", ", list->devices[i].name);
     return out;
 }
 
@@ -83,7 +82,7 @@ char *devices_title(const struct device_list *list)
 {
     char title[TITLE_BYTES], *out = allocate(list->count + 1, TITLE_BYTES);
     for (size_t i = 0; i < list->count; i++)
-        append(out, ", ", device_title(title, &list->devices[i]));
+        append(out, (list->count + 1) * TITLE_BYTES, ", ", device_title(title, &list->devices[i]));
     return out;
 }
 

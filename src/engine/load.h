@@ -96,8 +96,8 @@ struct hr_load {
     uint32_t route;
     char route_reason[160];
     uint32_t queue_depth;
-    struct hr_group group;        /* with `has_group` */
-    int has_group;                /* of several ranks */
+    int has_group; /* of several ranks */
+    struct hr_group group;
     struct hr_spreader *spreader; /* what it spreads (spreader.h); NULL: nothing */
     int is_feed;                  /* the reading of another load's spread items: its groups wait for `gate` */
     int storage_node;             /* of the first file's drive; -1: not known, or of no interest */
@@ -118,10 +118,10 @@ struct hr_load {
     struct index_queue urgent;   /* items that somebody waits for; their chunks come first */
     size_t urgent_chunk;         /* how far the first of them was given out */
     struct device_queue *queued; /* one for each device of the loader */
-    uint32_t device_turn;        /* whose chunk comes next */
     struct index_queue ready;    /* items, in the order of readiness */
     size_t gate;                 /* is_feed: groups that have room */
     size_t needed_group;         /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
+    uint32_t device_turn;        /* whose chunk comes next */
     int held;                    /* the ranks have not met: nothing may be read */
     size_t group_next;           /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
