@@ -116,7 +116,7 @@ check-sanitize:
 
 # What has threads and does not measure time, which this sanitizer stretches; forks of threads are nothing for it.
 TSAN_TESTS := catalog|cli_timeline|cold|device|device_fake|device_faults|device_lanes|device_order|device_place|dlpack|$\
-	files|flow_threads|gpu_cast|gpu_faults|gpu_load|gpu_probe|gpu_scarce|host_memory|io|load|load_cast|load_faults|$\
+	files|flow_threads|gpu_faults|gpu_load|gpu_probe|gpu_scarce|host_memory|io|load|load_faults|$\
 	load_slices|probe|simulator|spread_load|writer|writer_files
 check-tsan:
 	@$(call configure,build-tsan,-DHEADRACE_TSAN=ON -DHEADRACE_TESTS=ON)
