@@ -24,6 +24,8 @@ enum { TENSOR_MAX = 5, ITEM_MAX = 8, RANK_TOP = 5, FILE_MAX = 3 };
 #define DESCRIBED_CHUNKS_MAX 200
 #define TENSOR_BITS_MAX ((uint64_t)1 << 61) /* so that positions fit 63 bits wherever the tensor lies */
 
+/* Of an element: a chunk holds one at least where dtypes are converted. */
+#define WIDEST_BYTES 8u
 /* An item of a caller whose struct is longer than the one that the library knows. */
 struct long_item {
     struct hr_item item;
@@ -170,8 +172,11 @@ static void make_request(struct request *request, struct fuzz_feed *feed)
     tested->item_count = fuzz_byte(feed) % (ITEM_MAX + 1);
     for (size_t t = 0; t < tested->tensor_count; t++)
         make_tensor(request, t, feed);
-    for (size_t i = 0; i < tested->item_count; i++)
+    for (size_t i = 0; i < tested->item_count; i++) {
         make_item(request, i, feed);
+        if (tested->items[i].dtype && tested->options.chunk_bytes < WIDEST_BYTES)
+            request->tested.options.chunk_bytes = WIDEST_BYTES;
+    }
 }
 
 /* ------------------------------------------------------------------------------------ reasons to refuse */

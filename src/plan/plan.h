@@ -91,7 +91,7 @@ struct hr_plan_group {
 };
 
 struct hr_plan_options {
-    uint64_t chunk_bytes, arena_bytes, window_bytes; /* window 0: no bound */
+    uint64_t chunk_bytes, arena_bytes, window_bytes; /* window 0: no bound; a chunk is no smaller than an element */
     uint32_t
         reader_count; /* chunks may be smaller, so that each of so many readers gets enough of them; 0: they may not */
     uint32_t ownership; /* enum hr_ownership */

@@ -3,8 +3,6 @@
 import struct
 
 import pytest
-import xxhash
-
 from command import run, run_json, write
 
 WEIGHT = struct.pack("<6f", 0, 1, -2.5, 3.25, 1e30, 5)
@@ -31,6 +29,7 @@ def found(path, *options):
 
 
 def entry(dtype, data):
+    xxhash = pytest.importorskip("xxhash")
     return dtype, len(data), xxhash.xxh3_128_hexdigest(data)
 
 
