@@ -20,6 +20,11 @@ struct hr_catalog {
     uint64_t *shapes;
 };
 
+/*
+ * Makes the table of names of all tensors. 0; where two have the same name, *ret_second is the later one's index, else
+ * HR_NAMES_NONE.
+ */
+int hr_catalog_names(struct hr_checkpoint *checkpoint, size_t *ret_first, size_t *ret_second, struct hr_error *err);
 /* Moves the tensors of all shards into one table with one table of names. Refuses a name that two files have. */
 int hr_catalog_join(struct hr_checkpoint *checkpoint, struct hr_shard *shards, struct hr_error *err);
 /* Checks the index both ways against the files, and its total_size: a wrong one is a warning. */

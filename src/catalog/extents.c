@@ -183,14 +183,10 @@ static int tensors_sort_and_fill(struct hr_checkpoint *checkpoint, const struct 
 /* The table of names; two tensors of one name are refused. */
 static int names_build(struct hr_checkpoint *checkpoint, struct hr_error *err)
 {
-    struct hr_catalog *catalog = checkpoint->catalog;
-    const struct hr_named array = {checkpoint->tensors, sizeof *checkpoint->tensors, catalog->hashes};
-    size_t earlier = 0;
-    if (hr_names_init(&catalog->names, checkpoint->tensor_count))
-        return hr_fail_memory(err, checkpoint->tensor_count * 2 * sizeof *catalog->names.slots, "a table of names");
-    size_t later = hr_names_add_all(&catalog->names, &array, checkpoint->tensor_count, &earlier);
-    if (later == HR_NAMES_NONE)
-        return 0;
+    size_t earlier = 0, later;
+    int result = hr_catalog_names(checkpoint, &earlier, &later, err);
+    if (result || later == HR_NAMES_NONE)
+        return result;
     const struct hr_tensor *first = &checkpoint->tensors[earlier], *second = &checkpoint->tensors[later];
     char other[512];
     const char *path = checkpoint->files[first->file_index].path;

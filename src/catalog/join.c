@@ -54,16 +54,22 @@ static void many_move(struct hr_checkpoint *checkpoint)
     }
 }
 
-static int many_names_build(struct hr_checkpoint *checkpoint, struct hr_error *err)
+int hr_catalog_names(struct hr_checkpoint *checkpoint, size_t *ret_first, size_t *ret_second, struct hr_error *err)
 {
     struct hr_catalog *catalog = checkpoint->catalog;
     const struct hr_named array = {checkpoint->tensors, sizeof *checkpoint->tensors, catalog->hashes};
-    size_t earlier = 0;
     if (hr_names_init(&catalog->names, checkpoint->tensor_count))
         return hr_fail_memory(err, checkpoint->tensor_count * 2 * sizeof *catalog->names.slots, "a table of names");
-    size_t later = hr_names_add_all(&catalog->names, &array, checkpoint->tensor_count, &earlier);
-    if (later == HR_NAMES_NONE)
-        return 0;
+    *ret_second = hr_names_add_all(&catalog->names, &array, checkpoint->tensor_count, ret_first);
+    return 0;
+}
+
+static int many_names_build(struct hr_checkpoint *checkpoint, struct hr_error *err)
+{
+    size_t earlier = 0, later;
+    int result = hr_catalog_names(checkpoint, &earlier, &later, err);
+    if (result || later == HR_NAMES_NONE)
+        return result;
     const struct hr_tensor *tensor = &checkpoint->tensors[later];
     char other[512];
     const char *path = checkpoint->files[checkpoint->tensors[earlier].file_index].path;
