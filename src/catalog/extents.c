@@ -183,7 +183,7 @@ static int tensors_sort_and_fill(struct hr_checkpoint *checkpoint, const struct 
 /* The table of names; two tensors of one name are refused. */
 static int names_build(struct hr_checkpoint *checkpoint, struct hr_error *err)
 {
-    size_t earlier = 0, later;
+    size_t earlier = 0, later = HR_NAMES_NONE;
     int result = hr_catalog_names(checkpoint, &earlier, &later, err);
     if (result || later == HR_NAMES_NONE)
         return result;

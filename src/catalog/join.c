@@ -66,7 +66,7 @@ int hr_catalog_names(struct hr_checkpoint *checkpoint, size_t *ret_first, size_t
 
 static int many_names_build(struct hr_checkpoint *checkpoint, struct hr_error *err)
 {
-    size_t earlier = 0, later;
+    size_t earlier = 0, later = HR_NAMES_NONE;
     int result = hr_catalog_names(checkpoint, &earlier, &later, err);
     if (result || later == HR_NAMES_NONE)
         return result;
