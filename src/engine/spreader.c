@@ -128,13 +128,14 @@ static struct flight *flight_of(struct hr_spreader *s, size_t window_index)
 /* ----------------------------------------------------------------------------------------- statuses */
 
 /*
- * Writes this rank's status behind its part; on a GPU that is under way, and slot_fences tells when it is done. With a
- * cause the slot has one already, which may be under way too.
+ * Writes this rank's status behind what it sends at `part`; on a GPU that is under way, and slot_fences tells when it is
+ * done. With a cause the slot has one already, which may be under way too.
  */
-static int put_status(struct hr_spreader *s, size_t window_index, const struct hr_error *cause, struct hr_error *err)
+static int put_status(struct hr_spreader *s, size_t window_index, char *part, const struct hr_error *cause,
+                      struct hr_error *err)
 {
     struct hr_spread_window window = hr_spread_window_at(s->spread, window_index);
-    char *target = spreader_slot(s, window_index) + window.part_bytes;
+    char *target = part + window.part_bytes;
     size_t slot = window_index % s->spread->slot_count;
     struct hr_group_status *status = s->lane ? &s->slot_statuses[slot] : (struct hr_group_status *)target;
     int code = cause && s->lane ? hr_fence_wait(s->slot_fences[slot], err) : 0;
@@ -160,7 +161,7 @@ static void open_windows(struct hr_spreader *s, size_t end)
     struct hr_error error;
     size_t count = s->spread->window_count;
     for (; s->opened < end && s->opened < count; s->opened++)
-        if (put_status(s, s->opened, NULL, &error) < 0)
+        if (put_status(s, s->opened, spreader_slot(s, s->opened), NULL, &error) < 0)
             hr_load_fail(s->load, &error);
     hr_feed_open(s->feed, end);
 }
@@ -187,26 +188,26 @@ static int scatter(struct hr_spreader *s, const struct flight *flight)
     return failed;
 }
 
-static int all_gather(struct hr_spreader *s, const struct flight *flight, const char *send)
+static int all_gather(struct hr_spreader *s, const struct flight *flight)
 {
     s->load->collective_count++;
-    return s->group->all_gather(s->group->context, send, flight->receive,
+    return s->group->all_gather(s->group->context, flight->send, flight->receive,
                                 flight->window.part_bytes + HR_SPREAD_STATUS_BYTES);
 }
 
 /*
  * What the collective sends is complete: this rank's part, and what it has to say. A status that cannot be written stays
- * that of another window, which the other ranks recognise; for an all-gather *ret_send is the slot with such a one.
+ * that of another window, which the other ranks recognise; for an all-gather the slot with such a one is sent.
  */
-static void prepare_sending(struct hr_spreader *s, struct flight *flight, const char **ret_send)
+static void prepare_sending(struct hr_spreader *s, struct flight *flight)
 {
     struct hr_error cause, error;
     size_t index = flight->window.index, slot = index % s->spread->slot_count;
     int code = 0;
-    *ret_send = spreader_slot(s, index);
     flight->is_wanted = own_cause(s, &cause) == 0;
+    flight->send = flight->is_wanted || !s->spread->spare_slots ? spreader_slot(s, index) : spreader_spare(s);
     if (!flight->is_wanted)
-        code = put_status(s, index, &cause, &error);
+        code = put_status(s, index, flight->send, &cause, &error);
     if (code == 0 && s->lane)
         code = hr_fence_wait(s->slot_fences[slot], &error);
     if (code == 0 && flight->window.segment_bytes)
@@ -217,7 +218,7 @@ static void prepare_sending(struct hr_spreader *s, struct flight *flight, const 
         return;
     hr_load_fail(s->load, &error);
     flight->is_wanted = 0;
-    *ret_send = spreader_slot(s, index + 1);
+    flight->send = spreader_slot(s, index + 1);
 }
 
 /* What the collective brings goes into place behind it, and the statuses to the host; the fence stands for all of it. */
@@ -265,7 +266,6 @@ static void wait_for_part(struct hr_spreader *s, size_t window_index)
 static int issue(struct hr_spreader *s, size_t window_index)
 {
     struct flight *flight = flight_of(s, window_index);
-    const char *send;
     flight->window = hr_spread_window_at(s->spread, window_index);
     flight->is_placed = flight->has_end = 0;
     wait_for_part(s, window_index);
@@ -273,9 +273,9 @@ static int issue(struct hr_spreader *s, size_t window_index)
     if (!begin_collective(s))
         return 0;
     s->item_first = hr_spread_first(s->spread, s->item_first, flight->window.begin);
-    prepare_sending(s, flight, &send);
+    prepare_sending(s, flight);
     uint64_t from = hr_sys->clock_ns();
-    int failed = flight->window.segment_bytes ? scatter(s, flight) : all_gather(s, flight, send);
+    int failed = flight->window.segment_bytes ? scatter(s, flight) : all_gather(s, flight);
     if (!s->lane)
         s->load->group_wait_ns += hr_sys->clock_ns() - from;
     if (failed) {

@@ -25,7 +25,8 @@ static int make_memory(struct hr_spreader *s, struct hr_error *err)
     const struct hr_spread *spread = s->spread;
     uint64_t flight_bytes = spread->buffer_bytes + statuses_bytes(s);
     int code = 0;
-    s->memory_bytes = spread->slot_count * spread->slot_bytes + spread->depth * flight_bytes + 2 * SLACK_BYTES;
+    uint64_t slots_bytes = (spread->slot_count + spread->spare_slots) * spread->slot_bytes;
+    s->memory_bytes = slots_bytes + spread->depth * flight_bytes + 2 * SLACK_BYTES;
     if (!s->group->alloc)
         code = hr_device_alloc(s->device, s->memory_bytes, &s->base, err);
     else if (!(s->base = s->group->alloc(s->group->context, s->memory_bytes)))
@@ -34,7 +35,7 @@ static int make_memory(struct hr_spreader *s, struct hr_error *err)
         return code;
     s->memory = (char *)s->base + SLACK_BYTES;
     for (uint32_t f = 0; f < spread->depth; f++) {
-        s->flights[f].receive = s->memory + spread->slot_count * spread->slot_bytes + f * flight_bytes;
+        s->flights[f].receive = s->memory + slots_bytes + f * flight_bytes;
         s->flights[f].gathered = s->flights[f].receive + spread->buffer_bytes;
     }
     return 0;

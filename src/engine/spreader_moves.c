@@ -69,7 +69,6 @@ static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank,
     const struct hr_spread *spread = s->spread;
     struct hr_range part = hr_spread_part(&flight->window, spread->rank);
     char *segment = flight->receive + (spread->world + rank) * share_bytes(flight), *target = segment;
-    const char *slot = spreader_slot(s, flight->window.index);
     int code = 0;
     for (size_t i = first; code == 0 && i < spread->item_count && spread->items[i].begin < part.stop; i++) {
         const struct hr_spread_item *item = &spread->items[i];
@@ -77,12 +76,12 @@ static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank,
         struct hr_plan_piece piece;
         hr_spread_geometry(item, rank, s->scratch, &geometry);
         if (hr_spread_piece(item, &geometry, part.start, part.stop, &piece))
-            code = pack_piece(sender, &geometry, &piece, slot, file_place(item, part.start), &target, err);
+            code = pack_piece(sender, &geometry, &piece, flight->send, file_place(item, part.start), &target, err);
     }
     if (code < 0)
         return code;
-    struct hr_move status =
-        range_move(segment + flight->window.segment_bytes, slot + flight->window.part_bytes, HR_SPREAD_STATUS_BYTES);
+    struct hr_move status = range_move(segment + flight->window.segment_bytes, flight->send + flight->window.part_bytes,
+                                       HR_SPREAD_STATUS_BYTES);
     return hr_send_move(sender, &status, NULL, err);
 }
 

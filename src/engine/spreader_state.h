@@ -17,6 +17,7 @@
 /* A window between the call of its collective and its end. */
 struct flight {
     struct hr_spread_window window;
+    char *send;                         /* this rank's part, and behind it what the rank has to say */
     char *receive;                      /* what comes; behind it what is packed for a scatter */
     char *gathered;                     /* the statuses of all ranks, together: GPUs */
     struct hr_group_status *statuses;   /* the same in pinned memory: GPUs */
@@ -36,7 +37,7 @@ struct hr_spreader {
     struct hr_feed *feed;
     uint64_t magic;
     void *base;                            /* memory, with slack around it */
-    char *memory;                          /* slots, then the flights' */
+    char *memory;                          /* slots, spare ones, then the flights' */
     uint64_t memory_bytes;                 /* of `base` */
     struct hr_staging_block block;         /* tables and statuses; GPUs */
     struct hr_group_status *slot_statuses; /* as they are copied behind the slots; GPUs */
@@ -72,6 +73,15 @@ void hr_spreader_landed(struct hr_spreader *s, const struct flight *flight);
 /* Lanes, fences, memory, tables. On failure hr_spreader_release_all() frees what was made. */
 int hr_spreader_make_all(struct hr_spreader *s, struct hr_error *err);
 void hr_spreader_release_all(struct hr_spreader *s);
+
+/*
+ * What is sent in place of a part, with a cause: after a read that failed others of the same part may still write to the
+ * slot. On a GPU that is no harm, and who sends takes the slot.
+ */
+static inline char *spreader_spare(const struct hr_spreader *s)
+{
+    return s->memory + s->spread->slot_count * s->spread->slot_bytes;
+}
 
 /* Where this rank's part of a window is read to; its status is behind the window's part_bytes. */
 static inline char *spreader_slot(const struct hr_spreader *s, size_t window_index)

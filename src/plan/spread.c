@@ -257,6 +257,7 @@ int hr_spread_make(struct hr_plan *plan, const struct hr_request *request, struc
     spread->rank = plan->options.group_rank;
     spread->world = plan->options.group_world;
     spread->depth = request->item_count && hr_plan_is_remote(plan, plan->items[0].device_index) ? 2 : 1;
+    spread->spare_slots = spread->depth == 1;
     struct maker maker = {.plan = plan, .spread = spread, .request = request};
     int code = make(&maker, err);
     hr_free(maker.scratch);

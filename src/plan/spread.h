@@ -54,6 +54,7 @@ struct hr_spread {
     uint64_t *segment_bytes; /* by window; 0: an all-gather */
     uint64_t slot_bytes;     /* where a part is read to: its bytes, and the rank's status behind them */
     size_t slot_count;
+    size_t spare_slots;      /* that nothing is read to: of host memory one, for what goes out with bad news */
     uint64_t buffer_bytes;   /* what a window in flight takes: of `depth` of them */
     size_t scratch_words;    /* for hr_spread_geometry() */
     struct hr_range *ranges; /* of all items' slices */

@@ -93,12 +93,13 @@ static uint64_t window_memory(const struct hr_spread *spread, uint64_t part_byte
     return round_up((part_bytes + HR_SPREAD_STATUS_BYTES) * spread->world * 9 / 8);
 }
 
-/* Slots that fit beside the windows in flight. */
+/* Slots that fit beside the windows in flight and the spare ones. */
 static uint64_t slots_that_fit(const struct hr_spread *spread, uint64_t part_bytes, uint64_t group_bytes)
 {
     uint64_t statuses = (uint64_t)spread->world * HR_SPREAD_STATUS_BYTES;
     uint64_t windows = spread->depth * (window_memory(spread, part_bytes) + statuses);
-    return windows > group_bytes ? 0 : (group_bytes - windows) / (part_bytes + HR_SPREAD_STATUS_BYTES);
+    uint64_t slots = windows > group_bytes ? 0 : (group_bytes - windows) / (part_bytes + HR_SPREAD_STATUS_BYTES);
+    return slots > spread->spare_slots ? slots - spread->spare_slots : 0;
 }
 
 static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct hr_error *err)
@@ -113,7 +114,8 @@ static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct h
         return hr_fail(err, HR_EINVALID_ARGUMENT,
                        "group_bytes is %llu, which is too little for %u ranks; give at least %llu",
                        (unsigned long long)group_bytes, spread->world,
-                       (unsigned long long)(2 * HR_SPREAD_STATUS_BYTES * (2 + spread->depth * (2 * world + 1))));
+                       (unsigned long long)(2 * HR_SPREAD_STATUS_BYTES *
+                                            (2 + spread->spare_slots + spread->depth * (2 * world + 1))));
     spread->part_bytes = part;
     spread->window_count = (size_t)((spread->stream_bytes + part * world - 1) / (part * world));
     spread->slot_bytes = part + HR_SPREAD_STATUS_BYTES;

@@ -147,7 +147,7 @@ static void check_alike(const struct scene *s)
         CHECK(a->window_count == b->window_count && a->part_bytes == b->part_bytes && a->slot_count == b->slot_count);
         CHECK(memcmp(a->segment_bytes, b->segment_bytes, a->window_count * sizeof *a->segment_bytes) == 0);
         CHECK(b->slot_count >= 2 &&
-              b->slot_count * b->slot_bytes + b->depth * b->buffer_bytes <= s->options.group_bytes);
+              (b->slot_count + b->spare_slots) * b->slot_bytes + b->depth * b->buffer_bytes <= s->options.group_bytes);
     }
 }
 
