@@ -13,7 +13,7 @@
  */
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block);
 
-/* What was taken is done, or will never be. */
+/* What was taken has been read, or will never be. */
 void hr_chunk_end(struct hr_load *load, const struct hr_plan_chunk *chunk);
 
 /* The device that a chunk's items are for. */

@@ -7,8 +7,9 @@
 
 #include "base/error.h"
 #include "base/sys.h"
+#include "engine/gate.h"
 
-/* Readers should have something to read at once, from what slots there are: so chunks are a fraction of them. */
+/* All readers should have something to read and to send at once: so chunks are a fraction of the slots. */
 #define CHUNKS_IN_SLOTS 16
 
 struct hr_feed {
@@ -91,6 +92,19 @@ static uint64_t chunk_bytes(const struct hr_load *load)
     return bytes < load->loader->chunk_bytes ? bytes : load->loader->chunk_bytes;
 }
 
+/*
+ * What goes through pinned memory is read before its slot is free, so that slots are held for the link and the collective
+ * alone, and not while the page cache is copied: as many parts as half of the ring holds.
+ */
+static size_t windows_ahead(const struct hr_load *load)
+{
+    const struct hr_loader *loader = load->loader;
+    uint32_t index = load->plan.items[0].device_index;
+    if (!loader->devices[index].lane_count || load->route == HR_ROUTE_GDS)
+        return 0;
+    return hr_staging_bytes_max(loader->staging) / 2 / load->plan.spread->slot_bytes;
+}
+
 static int start(struct hr_feed *feed, const struct parts *parts, struct hr_error *err)
 {
     struct hr_load *main = feed->main;
@@ -104,6 +118,7 @@ static int start(struct hr_feed *feed, const struct parts *parts, struct hr_erro
     if (code < 0)
         return code;
     feed->load->start_ns = main->start_ns;
+    feed->load->gate_ahead = windows_ahead(main);
     return hr_load_start_readers(feed->load, err);
 }
 
@@ -149,9 +164,7 @@ void hr_feed_open(struct hr_feed *feed, size_t end)
     struct hr_load *load = feed->load;
     size_t window_count = feed->main->plan.spread->window_count;
     size_t first = feed->firsts[end < window_count ? end : window_count];
-    pthread_mutex_lock(&load->lock);
-    load->gate = first < load->plan.item_count ? load->plan.items[first].group_index : load->plan.group_count;
-    pthread_mutex_unlock(&load->lock);
+    hr_gate_open(load, first < load->plan.item_count ? load->plan.items[first].group_index : load->plan.group_count);
     hr_load_admit_window(load); /* a failure is the feed's, and comes out of waiting for it */
 }
 

@@ -1,7 +1,7 @@
 /*
  * feed.h: what this rank reads for its process group: a load of its own, of the same loader, over byte ranges of the same
- * files. Its items go into the slots of a ring, a part of a window to each; a part is read when its slot is free. It
- * knows windows and slots; not what is done with them.
+ * files. Its items go into the slots of a ring, a part of a window to each; a part goes there when its slot is free, and
+ * for GPUs is read into pinned memory before (gate.h). It knows windows and slots; not what is done with them.
  */
 #ifndef HR_ENGINE_FEED_H
 #define HR_ENGINE_FEED_H
@@ -21,7 +21,7 @@ void hr_feed_free(struct hr_feed *feed);
 /* Stops reading; who waits gets HR_ECANCELLED. Any thread. */
 void hr_feed_stop(struct hr_feed *feed);
 
-/* The slots of windows before `end` are free, or will be taken in their turn: their parts may be read. One thread. */
+/* The slots of windows before `end` are free, or will be taken in their turn: their parts may go there. One thread. */
 void hr_feed_open(struct hr_feed *feed, size_t end);
 /* Whether this rank's part of a window has been read, or will never be. */
 int hr_feed_is_ready(struct hr_feed *feed, size_t window_index);

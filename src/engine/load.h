@@ -99,7 +99,7 @@ struct hr_load {
     int has_group; /* of several ranks */
     struct hr_group group;
     struct hr_spreader *spreader; /* what it spreads (spreader.h); NULL: nothing */
-    int is_feed;                  /* the reading of another load's spread items: its groups wait for `gate` */
+    int is_feed;                  /* the reading of another load's spread items (feed.h) */
     int storage_node;             /* of the first file's drive; -1: not known, or of no interest */
     int fork_generation;
     uint64_t start_ns;
@@ -119,7 +119,8 @@ struct hr_load {
     size_t urgent_chunk;         /* how far the first of them was given out */
     struct device_queue *queued; /* one for each device of the loader */
     struct index_queue ready;    /* items, in the order of readiness */
-    size_t gate;                 /* is_feed: groups that have room */
+    _Atomic size_t gate;         /* gate.h: set under the lock */
+    size_t gate_ahead;           /* groups behind the gate that may be read; constant after the start */
     size_t needed_group;         /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
     uint32_t device_turn;        /* whose chunk comes next */
     int held;                    /* the ranks have not met: nothing may be read */

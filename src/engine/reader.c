@@ -6,8 +6,10 @@
  * device is then sent there (send.h), and its slot is busy until the copies are done; the reader goes on with its other
  * slots meanwhile.
  *
- * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
- * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for.
+ * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (the gate, a file
+ * descriptor, a staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for: what
+ * waits for the gate (gate.h) has only a staging slot, and of those half are for others. With a chunk behind the gate and
+ * another before it, a reader goes on with the latter, for which the former may be waiting.
  *
  * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, its
  * ring for cold reads, when the first one comes, and memory to convert in for a GPU that cannot.
@@ -19,6 +21,7 @@
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/flow.h"
+#include "engine/gate.h"
 #include "engine/heat.h"
 #include "engine/reader_state.h"
 #include "engine/trace.h"
@@ -110,17 +113,20 @@ static struct slot *free_slot(struct hr_reader *reader)
 }
 
 /* A slot of the ring that the chunk goes through, if it does; 1 when it has to wait for one. */
-static int find_buffer(struct hr_reader *reader, struct hr_staging *ring, struct slot *slot, struct hr_error *err)
+static int find_buffer(struct hr_reader *reader, const struct hr_plan_chunk *chunk, struct hr_staging *ring,
+                       struct slot *slot, struct hr_error *err)
 {
     uint64_t from = hr_sys->clock_ns(), grown = 0;
     if (!ring)
         return 0;
     size_t grow_count = ring == reader->load->loader->staging ? HR_STAGING_DEPTH : 1;
-    int code = hr_staging_take(ring, grow_count, &slot->staging, &grown, err);
+    int is_early = hr_gate_is_shut(reader->load, chunk);
+    int code = hr_staging_take(ring, grow_count, is_early, &slot->staging, &grown, err);
     if (grown)
         hr_trace_span(reader->load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, grown);
     slot->ring = ring;
-    reader->waits_for = code > 0 ? ring : NULL;
+    reader->waits_for = code > 0 && !is_early ? ring : NULL;
+    reader->waits_at_gate = code > 0 && is_early;
     return code;
 }
 
@@ -160,10 +166,11 @@ static int prepare_slot(struct hr_reader *reader, const struct hr_plan_chunk *ch
     struct hr_chunk_reading reading;
     int fd;
     reader->waits_for = NULL;
+    reader->waits_at_gate = 0;
     int code = find_descriptor(reader, chunk, &reading, &fd, err);
     if (code)
         return code;
-    code = find_buffer(reader, ring_of(load, chunk, reading.mode), slot, err);
+    code = find_buffer(reader, chunk, ring_of(load, chunk, reading.mode), slot, err);
     if (code) {
         hr_files_unacquire(load->files, chunk->file_index);
         return code;
@@ -223,15 +230,15 @@ static int begin_chunk(struct hr_reader *reader, const struct hr_plan_chunk *chu
 
 static int may_begin(const struct hr_reader *reader)
 {
-    return reader->free_count && !reader->blocked && reader->reading < reader->depth &&
+    return reader->free_count && !reader->blocked && !reader->held_first && reader->reading < reader->depth &&
            (reader->cold_depth == 0 || reader->cold_reading < reader->cold_depth);
 }
 
 /* Nothing of this reader's is under way: it may sleep until there is a chunk. */
 static int is_idle(const struct hr_reader *reader)
 {
-    return !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->read_last &&
-           !reader->load->options.sequential;
+    return !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->held_first &&
+           !reader->read_last && !reader->load->options.sequential;
 }
 
 /*
@@ -265,6 +272,10 @@ static int begin_chunks(struct hr_reader *reader)
 static void wait_for_others(struct hr_reader *reader)
 {
     uint64_t from = hr_sys->clock_ns();
+    if (reader->waits_at_gate) {
+        hr_gate_wait(reader->load, reader->waiting, reader->index);
+        return;
+    }
     if (!reader->waits_for) {
         hr_files_wait(reader->load->files);
         return;
@@ -286,6 +297,13 @@ static void complete_read(struct hr_reader *reader)
     hr_reader_place(reader, slot);
 }
 
+/* Whether there is a chunk before the gate, which is to go on while others are held behind it. */
+static int has_other(const struct hr_reader *reader)
+{
+    const struct hr_plan_chunk *chunk = reader->blocked ? reader->blocked->chunk : reader->waiting;
+    return chunk && !hr_gate_is_shut(reader->load, chunk);
+}
+
 /* Goes on with what is under way: 0 when that is nothing. */
 static int move_on(struct hr_reader *reader)
 {
@@ -293,13 +311,15 @@ static int move_on(struct hr_reader *reader)
         complete_read(reader);
     else if (reader->copy_first)
         hr_reader_finish_copy(reader, 1);
+    else if (reader->held_first && !has_other(reader))
+        hr_reader_pass_gate(reader, 1);
     else if (reader->blocked)
         unblock(reader, 1);
     else if (reader->waiting)
         wait_for_others(reader);
     else
         return 0;
-    while (hr_reader_finish_copy(reader, 0))
+    while (hr_reader_finish_copy(reader, 0) || hr_reader_pass_gate(reader, 0))
         ;
     return 1;
 }

@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "engine/chunks.h"
 #include "engine/flow.h"
+#include "engine/gate.h"
 #include "engine/gds_read.h"
 #include "engine/heat.h"
 #include "engine/reader_state.h"
@@ -70,6 +71,22 @@ static void release_budget(struct hr_reader *reader, struct slot *slot, int succ
     slot->flow_bytes = 0;
 }
 
+/*
+ * The chunk was read, or will never be: its file is free, and so is the drive. Once; all of its bytes have been compared
+ * with the file's identity then, wherever they are.
+ */
+static int leave_storage(struct hr_reader *reader, struct slot *slot, int succeeded, struct hr_error *err)
+{
+    struct hr_load *load = reader->load;
+    if (slot->has_left)
+        return 0;
+    slot->has_left = 1;
+    int code = succeeded ? hr_files_check(load->files, slot->chunk->file_index, err) : 0;
+    hr_files_release(load->files, slot->chunk->file_index);
+    hr_chunk_end(load, slot->chunk);
+    return code;
+}
+
 /* The chunk is where it belongs, or will never be: its slot is free again. */
 static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succeeded)
 {
@@ -81,11 +98,9 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
         hr_staging_give(slot->ring, slot->staging);
     slot->staging = NULL;
     hr_reader_add_counters(reader); /* before its items are ready: who has seen all of them sees all reads */
-    int code = succeeded ? hr_files_check(load->files, chunk->file_index, &error) : 0;
-    hr_files_release(load->files, chunk->file_index);
+    int code = leave_storage(reader, slot, succeeded, &error);
     slot->chunk = NULL;
     reader->free_count++;
-    hr_chunk_end(load, chunk);
     if (code < 0) {
         hr_chunk_locate(load, chunk, chunk->file_begin, &error);
         hr_load_fail(load, &error);
@@ -96,6 +111,17 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
 
 /* ----------------------------------------------------------------------------------------- copies */
 
+/* To one of the reader's lists of slots. */
+static void append(struct slot **first, struct slot **last, struct slot *slot)
+{
+    slot->copy_next = NULL;
+    if (*first)
+        (*last)->copy_next = slot;
+    else
+        *first = slot;
+    *last = slot;
+}
+
 /* The chunk's copies are in a lane since `from_ns`, with a fence behind them; or it failed. */
 static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t from_ns, int code, struct hr_error *error)
 {
@@ -105,12 +131,7 @@ static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t fro
         return;
     }
     slot->begin_ns = from_ns;
-    slot->copy_next = NULL;
-    if (reader->copy_first)
-        reader->copy_last->copy_next = slot;
-    else
-        reader->copy_first = slot;
-    reader->copy_last = slot;
+    append(&reader->copy_first, &reader->copy_last, slot);
 }
 
 /* What the slot's copies are waited for with, made when they are its first to that device. */
@@ -144,14 +165,12 @@ static void read_on_device(struct hr_reader *reader, struct slot *slot)
     chunk_sent(reader, slot, hr_sys->clock_ns(), code, &error);
 }
 
-void hr_reader_place(struct hr_reader *reader, struct slot *slot)
+static void place(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
     const struct hr_plan_chunk *chunk = slot->chunk;
     struct hr_error error;
     uint64_t from = hr_sys->clock_ns();
-    if (slot->mode == HR_READ_DROP)
-        hr_drop_behind(slot->fd, chunk->file_begin, chunk->file_end - chunk->file_begin);
     if (!hr_chunk_device(load, chunk)->lane_count) {
         if (slot->buffer)
             reader->counters.bytes_in_place += hr_slot_scatter(load, slot);
@@ -168,6 +187,43 @@ void hr_reader_place(struct hr_reader *reader, struct slot *slot)
                              &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
     chunk_sent(reader, slot, from, code, &error);
+}
+
+/* Its places are in use by others. What those may need is given up, but for the staging slot, which was taken early. */
+static void hold(struct hr_reader *reader, struct slot *slot)
+{
+    struct hr_error error;
+    if (leave_storage(reader, slot, 1, &error) < 0) {
+        fail_chunk(reader, slot, &error);
+        finish_chunk(reader, slot, 0);
+        return;
+    }
+    append(&reader->held_first, &reader->held_last, slot);
+}
+
+void hr_reader_place(struct hr_reader *reader, struct slot *slot)
+{
+    const struct hr_plan_chunk *chunk = slot->chunk;
+    if (slot->mode == HR_READ_DROP)
+        hr_drop_behind(slot->fd, chunk->file_begin, chunk->file_end - chunk->file_begin);
+    if (hr_gate_is_shut(reader->load, chunk))
+        hold(reader, slot);
+    else
+        place(reader, slot);
+}
+
+int hr_reader_pass_gate(struct hr_reader *reader, int block)
+{
+    struct slot *slot = reader->held_first;
+    if (!slot || (!block && hr_gate_is_shut(reader->load, slot->chunk) && !reader->load->stopping))
+        return 0;
+    hr_gate_wait(reader->load, slot->chunk, reader->index);
+    reader->held_first = slot->copy_next;
+    if (reader->load->stopping)
+        finish_chunk(reader, slot, 0);
+    else
+        place(reader, slot);
+    return 1;
 }
 
 int hr_reader_finish_copy(struct hr_reader *reader, int block)

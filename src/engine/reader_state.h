@@ -26,8 +26,10 @@ struct hr_reader {
     struct slot *read_last;              /* read, and about to be placed; NULL: none */
     struct slot *blocked;                /* ready to read, but the budget was spent */
     struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
+    struct slot *held_first, *held_last; /* slots that were read and wait for the gate, oldest first */
     const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
-    struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: a descriptor */
+    struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: the gate, or a descriptor */
+    int waits_at_gate;
     struct hr_fence **fences;            /* of each slot and device */
     char *scratch;                       /* of hr_chunk_send() */
     uint64_t cpu_from_ns;                /* processor time that the load knows of */
@@ -43,8 +45,10 @@ void hr_reader_advance(struct hr_reader *reader, struct slot *slot);
  * of the budget is free, and it is to be placed; else NULL.
  */
 struct slot *hr_reader_complete_read(struct hr_reader *reader);
-/* The chunk has been read: on to its places. */
+/* The chunk has been read: on to its places, or behind the gate until that is open. */
 void hr_reader_place(struct hr_reader *reader, struct slot *slot);
+/* The oldest chunk behind the gate goes on if that is open for it, or with `block` once it is: 1, or 0 as above. */
+int hr_reader_pass_gate(struct hr_reader *reader, int block);
 /* Whether a read has ended that nobody has seen yet. Those out of the page cache often end while they are started. */
 int hr_reader_has_read(const struct hr_reader *reader);
 /* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */

@@ -2,7 +2,7 @@
  * staging.c: blocks of slots, a list of free slots, and a count of slots that exist or are being made.
  *
  * Invariants: slot_count never exceeds slot_max, nor that slot_limit; a slot is either in the free list or in somebody's
- * hands.
+ * hands; at most half of the slots are taken early.
  */
 #include "engine/staging.h"
 
@@ -33,6 +33,7 @@ struct hr_staging {
     struct hr_staging_slot *free_slots;
     size_t slot_count; /* that exist or are being made */
     size_t slot_max;   /* slot_limit, or what there was when memory ran short */
+    size_t early_count;
     uint64_t bytes;
     uint32_t kind; /* the worst of its blocks */
     char detail[120];
@@ -221,18 +222,30 @@ int hr_staging_new_on_device(struct hr_device *device, struct hr_gds *gds, struc
 
 /* ------------------------------------------------------------------------------------------- slots */
 
-int hr_staging_take(struct hr_staging *staging, size_t grow_count, struct hr_staging_slot **ret_slot,
+/* A free slot, if the taker may have it. The lock is held. */
+static struct hr_staging_slot *pop_allowed(struct hr_staging *staging, int is_early)
+{
+    if (is_early && 2 * (staging->early_count + 1) > staging->slot_count)
+        return NULL;
+    struct hr_staging_slot *slot = pop_free(staging);
+    if (slot)
+        slot->is_early = (uint8_t)is_early;
+    staging->early_count += slot && is_early;
+    return slot;
+}
+
+int hr_staging_take(struct hr_staging *staging, size_t grow_count, int is_early, struct hr_staging_slot **ret_slot,
                     uint64_t *ret_grown, struct hr_error *err)
 {
     int code = 0;
     pthread_mutex_lock(&staging->lock);
-    struct hr_staging_slot *slot = pop_free(staging);
+    struct hr_staging_slot *slot = pop_allowed(staging, is_early);
     size_t room = staging->slot_max - staging->slot_count;
     if (!slot && room) {
         size_t slot_count = grow_count < room ? grow_count : room;
         staging->slot_count += slot_count;
         code = grow(staging, slot_count, ret_grown, err);
-        slot = pop_free(staging);
+        slot = pop_allowed(staging, is_early);
     }
     if (slot)
         *ret_slot = slot;
@@ -247,6 +260,7 @@ int hr_staging_take(struct hr_staging *staging, size_t grow_count, struct hr_sta
 void hr_staging_give(struct hr_staging *staging, struct hr_staging_slot *slot)
 {
     pthread_mutex_lock(&staging->lock);
+    staging->early_count -= slot->is_early;
     push_free(staging, slot);
     pthread_cond_broadcast(&staging->given); /* to all: who is woken may find that its load has failed, and take none */
     pthread_mutex_unlock(&staging->lock);
@@ -287,7 +301,8 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
     pthread_mutex_lock(&staging->lock);
     for (struct staging_piece **at = &staging->pieces; *at;) {
         struct staging_piece *piece = *at;
-        if (piece->free_count < piece->slot_count) {
+        if (piece->free_count < piece->slot_count ||
+            staging->slot_count - piece->slot_count < 2 * staging->early_count) {
             at = &piece->next;
             continue;
         }

@@ -25,6 +25,7 @@ struct hr_staging_slot {
     struct hr_gds *gds;                   /* of a ring on a device: whose slot `gds_index` the memory is; else NULL */
     uint32_t gds_index;
     /* the ring's own */
+    uint8_t is_early;
     struct staging_piece *piece;
     struct hr_staging_slot *next;
 };
@@ -48,16 +49,19 @@ void hr_staging_forget(struct hr_staging *staging);
 
 /*
  * Takes a slot; `grow_count`: slots to make at once if none is free and there may be more; *ret_grown: the bytes that
- * were pinned for that, or unchanged. 1 when none is free and the
- * ring has all its slots: give one's own back, or hr_staging_wait(). Negative only while the ring has no slot at all.
+ * were pinned for that, or unchanged. 1 when none is free and the ring has all its slots: give one's own back, or
+ * hr_staging_wait(). Negative only while the ring has no slot at all.
+ *
+ * `is_early`: the slot may be kept until others have come further, who need slots for that; so no more than half of the
+ * slots are taken so. 1 when they are.
  */
-int hr_staging_take(struct hr_staging *staging, size_t grow_count, struct hr_staging_slot **ret_slot,
+int hr_staging_take(struct hr_staging *staging, size_t grow_count, int is_early, struct hr_staging_slot **ret_slot,
                     uint64_t *ret_grown, struct hr_error *err);
 void hr_staging_give(struct hr_staging *staging, struct hr_staging_slot *slot);
 /* Blocks until a slot is free or may be made; the caller holds none. */
 void hr_staging_wait(struct hr_staging *staging);
 
-/* Frees the blocks that are wholly unused; returns their bytes. */
+/* Frees the blocks that are wholly unused, but for what early slots must leave to others; returns their bytes. */
 uint64_t hr_staging_trim(struct hr_staging *staging);
 /* Most bytes that it will pin. */
 uint64_t hr_staging_bytes_max(const struct hr_staging *staging);

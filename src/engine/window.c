@@ -256,7 +256,7 @@ static size_t reserve_next(struct hr_load *load)
     pthread_mutex_lock(&load->lock);
     while (load->group_next < load->plan.group_count && load->groups[load->group_next].status != GROUP_PLANNED)
         load->group_next++;
-    int has_room = !load->is_feed || load->group_next < load->gate;
+    int has_room = load->gate == SIZE_MAX || load->group_next < load->gate + load->gate_ahead;
     if (load->group_next < load->plan.group_count && has_room && !load->stopping) {
         uint64_t bytes = load->plan.groups[load->group_next].window_bytes;
         if (window == 0 || load->window_bytes == 0 ||

@@ -42,8 +42,8 @@ static void test_waiters_that_take_nothing(void **state)
     (void)state;
     assert_int_equal(hr_device_open("cpu", &device, NULL), 0);
     assert_int_equal(hr_staging_new(device, 4096, 1, -1, &staging, NULL), 0);
-    assert_int_equal(hr_staging_take(staging, 1, &slot, &grown, NULL), 0);
-    assert_int_equal(hr_staging_take(staging, 1, &second, &grown, NULL), 1);
+    assert_int_equal(hr_staging_take(staging, 1, 0, &slot, &grown, NULL), 0);
+    assert_int_equal(hr_staging_take(staging, 1, 0, &second, &grown, NULL), 1);
     for (int i = 0; i < WAITER_COUNT; i++)
         assert_int_equal(pthread_create(&waiters[i], NULL, wait_for_slot, staging), 0);
     usleep(50000);
@@ -65,15 +65,15 @@ static void test_shortage_passes(void **state)
     assert_int_equal(hr_device_open("cpu", &device, NULL), 0);
     assert_int_equal(hr_staging_new(device, 4096, 2 << 20, -1, &staging, NULL), 0);
     uint64_t bytes_max = hr_staging_bytes_max(staging);
-    assert_int_equal(hr_staging_take(staging, 1, &slots[0], &grown, NULL), 0);
+    assert_int_equal(hr_staging_take(staging, 1, 0, &slots[0], &grown, NULL), 0);
     faults_fail_from(FAULT_MEMORY | FAULT_MAP, 1, 0);
-    assert_int_equal(hr_staging_take(staging, 1, &slots[1], &grown, NULL), 1);
+    assert_int_equal(hr_staging_take(staging, 1, 0, &slots[1], &grown, NULL), 1);
     faults_fail(0, 0, 0);
-    assert_int_equal(hr_staging_take(staging, 1, &slots[1], &grown, NULL), 1);
+    assert_int_equal(hr_staging_take(staging, 1, 0, &slots[1], &grown, NULL), 1);
     hr_staging_give(staging, slots[0]);
     assert_true(hr_staging_trim(staging) > 0);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(hr_staging_take(staging, 1, &slots[i], &grown, NULL), 0);
+        assert_int_equal(hr_staging_take(staging, 1, 0, &slots[i], &grown, NULL), 0);
     assert_int_equal(hr_staging_bytes_max(staging), bytes_max);
     for (int i = 0; i < 2; i++)
         hr_staging_give(staging, slots[i]);
