@@ -10,8 +10,8 @@ replicated   whole on every rank: read once in all, and gathered
 The ruler (bench/ruler.h) runs on all GPUs at once and takes turns with the cases, in every other round in reverse. Each
 of its processes sends all bytes, so its rate is the sum of them; the rate of a case is the checkpoint's bytes, each
 counted once, by the time of the slowest rank. Times begin at a barrier. "device_above_bytes" is what a rank's load had
-on the device at most, above its tensors in PyTorch's rounding, in one more load that is watched; what NCCL took when it
-was made is "communicator_bytes". Exit status 77: there are not so many devices. With --device cpu there is no ruler.
+on the device at most, above what PyTorch takes there for such tensors alone, in one more load that is watched; what NCCL
+took when it was made is "communicator_bytes". Exit status 77: there are not so many devices. With --device cpu there is no ruler.
 """
 
 import argparse
@@ -105,8 +105,21 @@ class Rank:
         communicator = before - cuda.mem_get_info(self.device)[0]
         watch = Watch(self.torch, self.device)
         tensors, _ = self.load(case)
-        own = sum(-(-tensor.numel() * tensor.element_size() // 512) * 512 for tensor in tensors.values())
-        return {"device_above_bytes": watch.most() - own, "own_bytes": own, "communicator_bytes": communicator}
+        most, sizes = watch.most(), [tensor.shape for tensor in tensors.values()]
+        dtypes = [tensor.dtype for tensor in tensors.values()]
+        del tensors
+        own = self.bare(sizes, dtypes)
+        return {"device_above_bytes": most - own, "own_bytes": own, "communicator_bytes": communicator}
+
+    def bare(self, sizes: list, dtypes: list) -> int:
+        """What such tensors take on the device without anything else."""
+        cuda = self.torch.cuda
+        cuda.empty_cache()
+        before = cuda.mem_get_info(self.device)[0]
+        tensors = [self.torch.empty(size, dtype=dtype, device=self.device) for size, dtype in zip(sizes, dtypes)]
+        after = cuda.mem_get_info(self.device)[0]
+        del tensors
+        return before - after
 
 
 def serve(arguments: list[str]) -> None:

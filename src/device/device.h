@@ -125,6 +125,8 @@ int hr_fence_put(struct hr_fence *fence, struct hr_lane *lane, struct hr_error *
 int hr_fence_poll(struct hr_fence *fence, struct hr_error *err);
 /* Blocks, without spinning, until it is. */
 int hr_fence_wait(struct hr_fence *fence, struct hr_error *err);
+/* The same for what will be done at once, and is waited for by others: spins for a while first. */
+int hr_fence_wait_soon(struct hr_fence *fence, struct hr_error *err);
 
 /* 1 when the placing kernel can be used with this device; else 0 and the reason. Loads it on first use. */
 int hr_device_kernel(struct hr_device *device, char *detail, size_t capacity);

@@ -98,9 +98,22 @@ static void sleep_idle(struct hr_load *load, uint32_t reader_index)
 {
     uint64_t from = hr_sys->clock_ns();
     pthread_cond_wait(&load->work, &load->lock);
+    if (reader_index >= load->reader_limit)
+        return;
     pthread_mutex_unlock(&load->lock);
     load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, from, SIZE_MAX, 0, 0);
     pthread_mutex_lock(&load->lock);
+}
+
+/* The lock is held. */
+static size_t next_chunk(struct hr_load *load, uint32_t reader_index)
+{
+    size_t chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
+    if (chunk_index == SIZE_MAX && load->heat && load->heat->is_mixed)
+        chunk_index = mixed_chunk(load, reader_index);
+    if (chunk_index == SIZE_MAX)
+        chunk_index = turn_chunk(load);
+    return chunk_index == SIZE_MAX ? edge_chunk(load) : chunk_index;
 }
 
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block)
@@ -110,14 +123,8 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
     for (;;) {
         if (load->stopping)
             break;
-        if (!load->held)
-            chunk_index = queue_chunk(load, &load->urgent, &load->urgent_chunk);
-        if (!load->held && chunk_index == SIZE_MAX && load->heat && load->heat->is_mixed)
-            chunk_index = mixed_chunk(load, reader_index);
-        if (!load->held && chunk_index == SIZE_MAX)
-            chunk_index = turn_chunk(load);
-        if (!load->held && chunk_index == SIZE_MAX)
-            chunk_index = edge_chunk(load);
+        if (!load->held && reader_index < load->reader_limit)
+            chunk_index = next_chunk(load, reader_index);
         if (chunk_index != SIZE_MAX || !block)
             break;
         sleep_idle(load, reader_index);

@@ -94,7 +94,7 @@ static uint64_t chunk_bytes(const struct hr_load *load)
 
 /*
  * What goes through pinned memory is read before its slot is free, so that slots are held for the link and the collective
- * alone, and not while the page cache is copied: as many parts as half of the ring holds.
+ * alone, and not while the page cache is copied. How far, the ring decides, which never holds more parts than these.
  */
 static size_t windows_ahead(const struct hr_load *load)
 {
@@ -102,7 +102,7 @@ static size_t windows_ahead(const struct hr_load *load)
     uint32_t index = load->plan.items[0].device_index;
     if (!loader->devices[index].lane_count || load->route == HR_ROUTE_GDS)
         return 0;
-    return hr_staging_bytes_max(loader->staging) / 2 / load->plan.spread->slot_bytes;
+    return hr_staging_bytes_max(loader->staging) / load->plan.spread->slot_bytes;
 }
 
 static int start(struct hr_feed *feed, const struct parts *parts, struct hr_error *err)
@@ -157,6 +157,13 @@ void hr_feed_free(struct hr_feed *feed)
 void hr_feed_stop(struct hr_feed *feed)
 {
     hr_load_cancel(feed->load);
+}
+
+void hr_feed_limit(struct hr_feed *feed, uint32_t reader_count)
+{
+    pthread_mutex_lock(&feed->load->lock);
+    feed->load->reader_limit = reader_count;
+    pthread_mutex_unlock(&feed->load->lock);
 }
 
 void hr_feed_open(struct hr_feed *feed, size_t end)

@@ -21,6 +21,8 @@ void hr_feed_free(struct hr_feed *feed);
 /* Stops reading; who waits gets HR_ECANCELLED. Any thread. */
 void hr_feed_stop(struct hr_feed *feed);
 
+/* So many of its readers read, the others sleep. Before anything is open. */
+void hr_feed_limit(struct hr_feed *feed, uint32_t reader_count);
 /* The slots of windows before `end` are free, or will be taken in their turn: their parts may go there. One thread. */
 void hr_feed_open(struct hr_feed *feed, size_t end);
 /* Whether this rank's part of a window has been read, or will never be. */

@@ -20,7 +20,7 @@
 _Static_assert(sizeof(struct hr_group_status) == HR_SPREAD_STATUS_BYTES, "a status has its place behind every part");
 
 /* What says that a rank speaks as this version does. */
-#define RECORD_MAGIC UINT64_C(0x3170756f72477248)
+#define RECORD_MAGIC UINT64_C(0x3270756f72477248)
 /* Records that lie on the stack when memory is short: a rank that cannot even hear must not keep others waiting. */
 #define RECORDS_ON_STACK 16
 
@@ -31,7 +31,8 @@ struct record {
     uint32_t reserved;
     uint64_t nonce; /* differs from load to load */
     struct hr_group_digests digests;
-    char text[232];
+    uint64_t processors; /* of hr_topology_processors() */
+    char text[224];
 };
 
 /* ------------------------------------------------------------------------------------- the struct */
@@ -184,8 +185,17 @@ static int tell(const struct hr_group *group, const struct record *own, struct r
     return 0;
 }
 
-int hr_group_meet(const struct hr_group *group, const struct hr_group_digests *digests, const struct hr_error *cause,
-                  uint64_t *ret_magic, struct hr_error *err)
+static struct hr_group_meeting meeting_of(const struct hr_group *group, const struct record *records)
+{
+    uint64_t processors = records[group->rank].processors;
+    struct hr_group_meeting meeting = {XXH3_64bits(records, group->world * sizeof *records), 0};
+    for (uint32_t r = 0; r < group->world; r++)
+        meeting.neighbour_count += r == group->rank || (processors && records[r].processors == processors);
+    return meeting;
+}
+
+int hr_group_meet(const struct hr_group *group, const struct hr_group_digests *digests, uint64_t processors,
+                  const struct hr_error *cause, struct hr_group_meeting *ret_meeting, struct hr_error *err)
 {
     struct record few[RECORDS_ON_STACK];
     struct hr_error memory = {0};
@@ -193,11 +203,12 @@ int hr_group_meet(const struct hr_group *group, const struct hr_group_digests *d
     const struct hr_error *own_cause = cause ? cause : memory.code ? &memory : NULL;
     struct record own = record_of(group, own_cause);
     own.digests = *digests;
+    own.processors = processors;
     int code = records ? tell(group, &own, records, own_cause ? NULL : err) : 0;
     if (code == 0 && !own_cause)
         code = judge(group, records, err);
     if (code == 0 && !own_cause)
-        *ret_magic = XXH3_64bits(records, group->world * sizeof *records);
+        *ret_meeting = meeting_of(group, records);
     if (records != few)
         hr_free(records);
     if (!cause && own_cause && err)

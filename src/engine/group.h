@@ -15,13 +15,18 @@ struct hr_group_digests {
     uint64_t table, items, windows;
 };
 
+struct hr_group_meeting {
+    uint64_t magic;           /* that all ranks get, and no other load of theirs */
+    uint32_t neighbour_count; /* ranks on the same processors as this one, which counts */
+};
+
 /*
  * Tells the other ranks that this one is ready (`cause` NULL), or why it cannot start, and hears the same of them. Blocks
- * for them. 0 and a number that all ranks get, and no other load of theirs; HR_EGROUP_ERROR, which names the ranks, when
- * some rank cannot start, when ranks differ, or when the exchange fails. With `cause` its code, and *err is untouched.
+ * for them. HR_EGROUP_ERROR, which names the ranks, when some rank cannot start, when ranks differ, or when the exchange
+ * fails. With `cause` its code, and *err is untouched. `processors`: as of hr_topology_processors().
  */
-int hr_group_meet(const struct hr_group *group, const struct hr_group_digests *digests, const struct hr_error *cause,
-                  uint64_t *ret_magic, struct hr_error *err);
+int hr_group_meet(const struct hr_group *group, const struct hr_group_digests *digests, uint64_t processors,
+                  const struct hr_error *cause, struct hr_group_meeting *ret_meeting, struct hr_error *err);
 
 /* HR_EGROUP_ERROR with what the transport says. `what` could not be done. */
 int hr_group_fail(const struct hr_group *group, const char *what, struct hr_error *err);

@@ -120,9 +120,11 @@ struct hr_load {
     struct device_queue *queued; /* one for each device of the loader */
     struct index_queue ready;    /* items, in the order of readiness */
     _Atomic size_t gate;         /* gate.h: set under the lock */
+    struct gate_waiter *gate_waiters;
     size_t gate_ahead;           /* groups behind the gate that may be read; constant after the start */
     size_t needed_group;         /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
     uint32_t device_turn;        /* whose chunk comes next */
+    uint32_t reader_limit;       /* readers from this index on sleep; constant once bytes may be read */
     int held;                    /* the ranks have not met: nothing may be read */
     size_t group_next;           /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;

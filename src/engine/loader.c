@@ -229,6 +229,7 @@ static int loader_init(struct hr_loader *loader, const struct hr_loader_options 
 {
     loader->route = options->route;
     loader->thread_count = options->thread_count;
+    loader->threads_are_asked = options->thread_count != 0;
     loader->arena_bytes = options->arena_bytes;
     loader->queue_depth = options->queue_depth;
     loader->keep_cache = options->keep_cache != 0;

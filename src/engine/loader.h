@@ -24,6 +24,7 @@ struct loader_device {
 struct hr_loader {
     uint32_t route;                /* as asked for */
     uint32_t thread_count;         /* most reader threads of a load */
+    int threads_are_asked;         /* the caller gave that number */
     struct hr_placement placement; /* of its readers and staging */
     uint64_t chunk_bytes, arena_bytes;
     int chunk_is_asked; /* chunk_bytes was; else short loads may have smaller chunks */

@@ -217,6 +217,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->is_feed = feed != NULL;
     load->gate = feed ? 0 : SIZE_MAX;
     load->needed_group = SIZE_MAX;
+    load->reader_limit = UINT32_MAX;
     load->fork_generation = hr_fork_generation();
     load->start_ns = hr_sys->clock_ns();
     load->ready_ns = item_count ? 0 : load->start_ns;

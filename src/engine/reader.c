@@ -8,7 +8,7 @@
  *
  * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (the gate, a file
  * descriptor, a staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for: what
- * waits for the gate (gate.h) has only a staging slot, and of those half are for others. With a chunk behind the gate and
+ * waits for the gate (gate.h) has only a staging slot, and of those some are for others. With a chunk behind the gate and
  * another before it, a reader goes on with the latter, for which the former may be waiting.
  *
  * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, its
@@ -230,7 +230,8 @@ static int begin_chunk(struct hr_reader *reader, const struct hr_plan_chunk *chu
 
 static int may_begin(const struct hr_reader *reader)
 {
-    return reader->free_count && !reader->blocked && !reader->held_first && reader->reading < reader->depth &&
+    return reader->free_count && !reader->blocked && reader->held_count < HR_STAGING_DEPTH &&
+           reader->reading < reader->depth &&
            (reader->cold_depth == 0 || reader->cold_reading < reader->cold_depth);
 }
 

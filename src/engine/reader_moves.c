@@ -199,6 +199,7 @@ static void hold(struct hr_reader *reader, struct slot *slot)
         return;
     }
     append(&reader->held_first, &reader->held_last, slot);
+    reader->held_count++;
 }
 
 void hr_reader_place(struct hr_reader *reader, struct slot *slot)
@@ -219,6 +220,7 @@ int hr_reader_pass_gate(struct hr_reader *reader, int block)
         return 0;
     hr_gate_wait(reader->load, slot->chunk, reader->index);
     reader->held_first = slot->copy_next;
+    reader->held_count--;
     if (reader->load->stopping)
         finish_chunk(reader, slot, 0);
     else
@@ -239,8 +241,8 @@ int hr_reader_finish_copy(struct hr_reader *reader, int block)
     int code = hr_fence_poll(fence, &error);
     if (code == 0 && !block)
         return 0;
-    if (code == 0)
-        code = hr_fence_wait(fence, &error);
+    if (code == 0) /* a group's windows wait for what a feed reads */
+        code = load->is_feed ? hr_fence_wait_soon(fence, &error) : hr_fence_wait(fence, &error);
     if (block)
         reader->counters.copy_wait_ns += hr_sys->clock_ns() - from;
     reader->copy_first = slot->copy_next;

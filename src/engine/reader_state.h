@@ -27,6 +27,7 @@ struct hr_reader {
     struct slot *blocked;                /* ready to read, but the budget was spent */
     struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
     struct slot *held_first, *held_last; /* slots that were read and wait for the gate, oldest first */
+    uint32_t held_count;
     const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
     struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: the gate, or a descriptor */
     int waits_at_gate;

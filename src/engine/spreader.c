@@ -155,7 +155,7 @@ static int put_status(struct hr_spreader *s, size_t window_index, char *part, co
     return code < 0 ? code : hr_fence_put(s->slot_fences[slot], s->status_lane, err);
 }
 
-/* Slots are free for the windows before `end`: their statuses go ahead, their parts are read. */
+/* Slots are free, or will be, for the windows before `end`: their statuses go ahead, their parts are read. */
 static void open_windows(struct hr_spreader *s, size_t end)
 {
     struct hr_error error;
@@ -255,6 +255,23 @@ static void place(struct hr_spreader *s, struct flight *flight)
         hr_load_fail(s->load, &error);
 }
 
+/*
+ * GPUs: the slot's next part may be sent as soon as the collective has read this one. That is waited for by the lanes,
+ * not by the readers, who would learn of it later.
+ */
+static void pass_on_slot(struct hr_spreader *s, size_t window_index)
+{
+    const struct loader_device *target = &s->load->loader->devices[s->load->plan.items[0].device_index];
+    struct hr_error error;
+    int code = hr_lane_follow(s->status_lane, s->group->stream, &error);
+    for (uint32_t i = 0; code == 0 && i < target->lane_count; i++)
+        code = hr_lane_follow(target->lanes[i], s->group->stream, &error);
+    if (code < 0)
+        hr_load_fail(s->load, &error);
+    else
+        open_windows(s, window_index + 1 + s->spread->slot_count);
+}
+
 static void wait_for_part(struct hr_spreader *s, size_t window_index)
 {
     struct hr_error error;
@@ -284,6 +301,8 @@ static int issue(struct hr_spreader *s, size_t window_index)
         break_off(s, &error);
     } else {
         place(s, flight);
+        if (s->lane)
+            pass_on_slot(s, window_index);
     }
     return 1;
 }
@@ -294,7 +313,7 @@ static void wait_for_end(struct hr_spreader *s, struct flight *flight)
     struct hr_error error;
     uint64_t from = hr_sys->clock_ns();
     int code = flight->has_end ? 0 : put_behind_again(s, flight, &error);
-    if (code == 0 && hr_fence_wait(flight->fence, &error) < 0) {
+    if (code == 0 && hr_fence_wait_soon(flight->fence, &error) < 0) {
         hr_load_fail(s->load, &error);
         flight->is_placed = 0;
         code = hr_fence_wait(flight->fence, &error);
@@ -349,7 +368,8 @@ static int finish(struct hr_spreader *s, size_t window_index)
     add_counts(s, flight);
     if (flight->is_placed)
         hr_spreader_landed(s, flight);
-    open_windows(s, window_index + 1 + s->spread->slot_count);
+    if (!s->lane)
+        open_windows(s, window_index + 1 + s->spread->slot_count);
     return 1;
 }
 
@@ -393,9 +413,11 @@ static void *spreader_main(void *argument)
     return NULL;
 }
 
-void hr_spreader_go(struct hr_spreader *s, uint64_t magic)
+/* The load's lock, under which it is no longer held, orders this. */
+void hr_spreader_go(struct hr_spreader *s, uint64_t magic, uint32_t reader_limit)
 {
-    s->magic = magic; /* the load's lock, under which it is no longer held, orders this */
+    s->magic = magic;
+    hr_feed_limit(s->feed, reader_limit);
 }
 
 void hr_spreader_stop(struct hr_spreader *s)

@@ -2,7 +2,7 @@
  * staging.c: blocks of slots, a list of free slots, and a count of slots that exist or are being made.
  *
  * Invariants: slot_count never exceeds slot_max, nor that slot_limit; a slot is either in the free list or in somebody's
- * hands; at most half of the slots are taken early.
+ * hands; early_max() of them at most are taken early.
  */
 #include "engine/staging.h"
 
@@ -222,10 +222,16 @@ int hr_staging_new_on_device(struct hr_device *device, struct hr_gds *gds, struc
 
 /* ------------------------------------------------------------------------------------------- slots */
 
+static size_t early_max(size_t slot_count)
+{
+    size_t others = 1 + slot_count / 8;
+    return slot_count > others ? slot_count - others : 0;
+}
+
 /* A free slot, if the taker may have it. The lock is held. */
 static struct hr_staging_slot *pop_allowed(struct hr_staging *staging, int is_early)
 {
-    if (is_early && 2 * (staging->early_count + 1) > staging->slot_count)
+    if (is_early && staging->early_count >= early_max(staging->slot_count))
         return NULL;
     struct hr_staging_slot *slot = pop_free(staging);
     if (slot)
@@ -302,7 +308,7 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
     for (struct staging_piece **at = &staging->pieces; *at;) {
         struct staging_piece *piece = *at;
         if (piece->free_count < piece->slot_count ||
-            staging->slot_count - piece->slot_count < 2 * staging->early_count) {
+            early_max(staging->slot_count - piece->slot_count) < staging->early_count) {
             at = &piece->next;
             continue;
         }

@@ -52,8 +52,8 @@ void hr_staging_forget(struct hr_staging *staging);
  * were pinned for that, or unchanged. 1 when none is free and the ring has all its slots: give one's own back, or
  * hr_staging_wait(). Negative only while the ring has no slot at all.
  *
- * `is_early`: the slot may be kept until others have come further, who need slots for that; so no more than half of the
- * slots are taken so. 1 when they are.
+ * `is_early`: the slot may be kept until others have come further, who need slots for that; so an eighth of the slots, and
+ * one at least, is never taken so. 1 when no more can be.
  */
 int hr_staging_take(struct hr_staging *staging, size_t grow_count, int is_early, struct hr_staging_slot **ret_slot,
                     uint64_t *ret_grown, struct hr_error *err);

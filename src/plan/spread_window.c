@@ -83,8 +83,13 @@ int hr_spread_range_next(const struct hr_spread *spread, uint64_t begin, uint64_
 
 /* ------------------------------------------------------------------------------------------- sizes */
 
-/* Windows take a fifth of the memory each: so much is read ahead meanwhile that all readers have work. */
+/*
+ * Without pinned memory that parts are read to before, windows take a fifth of the memory each: the slots beside it are
+ * what readers read ahead to. With it they are as large as they can be with so many slots, for copies over the link while
+ * one is sent and one is being opened.
+ */
 #define WINDOW_FRACTION 5
+#define SLOT_COUNT_REMOTE 4
 #define SLOT_COUNT_MAX 64
 
 /* A window in flight: an all-gather, or what is packed for a scatter and what comes of it. */
@@ -102,12 +107,19 @@ static uint64_t slots_that_fit(const struct hr_spread *spread, uint64_t part_byt
     return slots > spread->spare_slots ? slots - spread->spare_slots : 0;
 }
 
+static uint64_t part_wanted(const struct hr_spread *spread, uint64_t group_bytes)
+{
+    if (spread->depth == 1)
+        return group_bytes / WINDOW_FRACTION / spread->world;
+    return group_bytes * 8 / (SLOT_COUNT_REMOTE * 8 + (uint64_t)spread->depth * spread->world * 9);
+}
+
 static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct hr_error *err)
 {
-    uint64_t world = spread->world;
-    uint64_t part = group_bytes / WINDOW_FRACTION / world / HR_TENSOR_ALIGNMENT * HR_TENSOR_ALIGNMENT;
+    uint64_t world = spread->world, wanted = spread->depth == 1 ? 2 : SLOT_COUNT_REMOTE;
+    uint64_t part = part_wanted(spread, group_bytes) / HR_TENSOR_ALIGNMENT * HR_TENSOR_ALIGNMENT;
     part = most(HR_TENSOR_ALIGNMENT, least(part, round_up((spread->stream_bytes + world - 1) / world)));
-    while (part > HR_TENSOR_ALIGNMENT && slots_that_fit(spread, part, group_bytes) < 2)
+    while (part > HR_TENSOR_ALIGNMENT && slots_that_fit(spread, part, group_bytes) < wanted)
         part -= HR_TENSOR_ALIGNMENT;
     uint64_t slots = slots_that_fit(spread, part, group_bytes);
     if (slots < 2)

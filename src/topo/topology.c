@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "base/sys.h"
 
 /* A list of 8192 CPUs that alternate between two nodes has 20 KB. */
@@ -90,4 +93,15 @@ uint32_t hr_topology_core_count(const struct hr_topology *topology, const struct
         if (hr_cpu_set_has(cpus, cpu))
             hr_cpu_set_add(&cores, topology->cpus[cpu].core);
     return hr_cpu_set_count(&cores);
+}
+
+uint64_t hr_topology_processors(int node)
+{
+    char boot[64] = "";
+    struct hr_cpu_set affinity;
+    ssize_t size = hr_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    if (size <= 0 || hr_sys->affinity_get(affinity.words, HR_CPU_COUNT_MAX / 64) < 0)
+        return 0;
+    uint64_t digest = XXH3_64bits_withSeed(boot, (size_t)size, (uint64_t)node);
+    return XXH3_64bits_withSeed(&affinity, sizeof affinity, digest);
 }

@@ -38,4 +38,10 @@ int hr_topology_pci_node(const struct hr_topology *topology, const char *address
  */
 int hr_topology_storage_node(dev_t device);
 
+/*
+ * A number that processes have in common which run on the same processors: of the same running kernel, with the same
+ * affinity, and of the same node if they are bound to one (else -1). 0: not known.
+ */
+uint64_t hr_topology_processors(int node);
+
 #endif
