@@ -105,7 +105,8 @@ static size_t windows_ahead(const struct hr_load *load)
     return hr_staging_bytes_max(loader->staging) / load->plan.spread->slot_bytes;
 }
 
-static int start(struct hr_feed *feed, const struct parts *parts, struct hr_error *err)
+static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const struct parts *parts,
+                 struct hr_error *err)
 {
     struct hr_load *main = feed->main;
     struct hr_load_feed as_feed = {parts->keys, chunk_bytes(main)};
@@ -119,10 +120,13 @@ static int start(struct hr_feed *feed, const struct parts *parts, struct hr_erro
         return code;
     feed->load->start_ns = main->start_ns;
     feed->load->gate_ahead = windows_ahead(main);
+    feed->load->feed_slots = *slots;
+    feed->load->feed_slot_bytes = main->plan.spread->slot_bytes;
     return hr_load_start_readers(feed->load, err);
 }
 
-int hr_feed_new(struct hr_load *load, char *slots, struct hr_feed **ret_feed, struct hr_error *err)
+int hr_feed_new(struct hr_load *load, const struct hr_feed_slots *slots, struct hr_feed **ret_feed,
+                struct hr_error *err)
 {
     struct parts parts = {0};
     struct hr_feed *feed = hr_alloc(sizeof *feed);
@@ -130,11 +134,11 @@ int hr_feed_new(struct hr_load *load, char *slots, struct hr_feed **ret_feed, st
         return hr_fail_memory(err, sizeof *feed, "what this rank reads for its group");
     feed->main = load;
     feed->firsts = hr_alloc_array(load->plan.spread->window_count + 1, sizeof *feed->firsts);
-    int code = feed->firsts ? parts_make(feed, slots, &parts, err)
+    int code = feed->firsts ? parts_make(feed, slots->memory, &parts, err)
                             : hr_fail_memory(err, load->plan.spread->window_count * sizeof *feed->firsts,
                                              "what this rank reads for its group");
     if (code == 0)
-        code = start(feed, &parts, err);
+        code = start(feed, slots, &parts, err);
     parts_release(&parts);
     if (code < 0) {
         hr_feed_free(feed);

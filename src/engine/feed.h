@@ -12,10 +12,11 @@
 struct hr_feed;
 
 /*
- * Plans the reading of what `load` spreads, and starts its readers, which find nothing to do yet. `slots` is memory on the
- * load's device of slot_count slots, borrowed.
+ * Plans the reading of what `load` spreads, and starts its readers, which find nothing to do yet. `slots`: slot_count of
+ * them, of the load's device.
  */
-int hr_feed_new(struct hr_load *load, char *slots, struct hr_feed **ret_feed, struct hr_error *err);
+int hr_feed_new(struct hr_load *load, const struct hr_feed_slots *slots, struct hr_feed **ret_feed,
+                struct hr_error *err);
 /* Joins its readers. NULL is allowed. */
 void hr_feed_free(struct hr_feed *feed);
 /* Stops reading; who waits gets HR_ECANCELLED. Any thread. */
@@ -23,9 +24,12 @@ void hr_feed_stop(struct hr_feed *feed);
 
 /* So many of its readers read, the others sleep. Before anything is open. */
 void hr_feed_limit(struct hr_feed *feed, uint32_t reader_count);
-/* The slots of windows before `end` are free, or will be taken in their turn: their parts may go there. One thread. */
+/*
+ * The slots of windows before `end` are free, for GPUs behind what their lanes hold, or will be taken in their turn: their
+ * parts may go there. One thread.
+ */
 void hr_feed_open(struct hr_feed *feed, size_t end);
-/* Whether this rank's part of a window has been read, or will never be. */
+/* Whether this rank's part of a window has been read, for GPUs: is in its slot's lane, or will never be. */
 int hr_feed_is_ready(struct hr_feed *feed, size_t window_index);
 /* Waits for it. Errors name the tensor of the load. One thread. */
 int hr_feed_wait(struct hr_feed *feed, size_t window_index, struct hr_error *err);

@@ -3,6 +3,7 @@
  */
 #include "engine/gate.h"
 
+#include "base/cond.h"
 #include "base/sys.h"
 #include "engine/trace.h"
 
@@ -27,18 +28,19 @@ static void unlist(struct hr_load *load, const struct gate_waiter *waiter)
     *at = waiter->next;
 }
 
-void hr_gate_wait(struct hr_load *load, const struct hr_plan_chunk *chunk, uint32_t reader_index)
+void hr_gate_wait(struct hr_load *load, const struct hr_plan_chunk *chunk, uint64_t wait_ns, uint32_t reader_index)
 {
     struct gate_waiter waiter = {.group_index = chunk->group_index};
     uint64_t from = hr_sys->clock_ns();
     if (!hr_gate_is_shut(load, chunk))
         return;
-    pthread_cond_init(&waiter.opened, NULL);
+    hr_cond_init(&waiter.opened);
     pthread_mutex_lock(&load->lock);
     waiter.next = load->gate_waiters;
     load->gate_waiters = &waiter;
-    while (hr_gate_is_shut(load, chunk) && !load->stopping)
-        pthread_cond_wait(&waiter.opened, &load->lock);
+    int is_over = 0;
+    while (hr_gate_is_shut(load, chunk) && !load->stopping && !is_over)
+        is_over = hr_cond_wait_until(&waiter.opened, &load->lock, wait_ns ? from + wait_ns : UINT64_MAX);
     unlist(load, &waiter);
     pthread_mutex_unlock(&load->lock);
     pthread_cond_destroy(&waiter.opened);

@@ -78,6 +78,12 @@ struct reader_activity {
     _Atomic uint64_t offset;
 };
 
+/* Slots on a device that a feed (feed.h) reads to, borrowed. */
+struct hr_feed_slots {
+    char *memory;
+    struct hr_lane **lanes; /* GPUs: by slot, what goes there goes by it */
+};
+
 struct hr_load {
     /* constant after the start */
     struct hr_loader *loader;
@@ -100,6 +106,8 @@ struct hr_load {
     struct hr_group group;
     struct hr_spreader *spreader; /* what it spreads (spreader.h); NULL: nothing */
     int is_feed;                  /* the reading of another load's spread items (feed.h) */
+    struct hr_feed_slots feed_slots; /* is_feed: where they go */
+    uint64_t feed_slot_bytes;
     int storage_node;             /* of the first file's drive; -1: not known, or of no interest */
     int fork_generation;
     uint64_t start_ns;

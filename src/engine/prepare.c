@@ -4,8 +4,8 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/cond.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/limits.h"
@@ -175,16 +175,12 @@ static uint32_t threads_wanted(const struct hr_load *load)
 
 static struct hr_load *load_alloc(void)
 {
-    pthread_condattr_t monotonic;
     struct hr_load *load = hr_alloc(sizeof *load);
     if (!load)
         return NULL;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&load->lock, NULL);
     pthread_cond_init(&load->work, NULL);
-    pthread_cond_init(&load->done, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    hr_cond_init(&load->done);
     return load;
 }
 

@@ -6,10 +6,10 @@
  * device is then sent there (send.h), and its slot is busy until the copies are done; the reader goes on with its other
  * slots meanwhile.
  *
- * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (the gate, a file
- * descriptor, a staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for: what
- * waits for the gate (gate.h) has only a staging slot, and of those some are for others. With a chunk behind the gate and
- * another before it, a reader goes on with the latter, for which the former may be waiting.
+ * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
+ * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for. What waits for the
+ * gate (gate.h) has only a staging slot, and of those some are for others; meanwhile a reader looks after its copies. With
+ * a chunk behind the gate and another before it, it goes on with the latter, for which the former may be waiting.
  *
  * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, its
  * ring for cold reads, when the first one comes, and memory to convert in for a GPU that cannot.
@@ -274,7 +274,7 @@ static void wait_for_others(struct hr_reader *reader)
 {
     uint64_t from = hr_sys->clock_ns();
     if (reader->waits_at_gate) {
-        hr_gate_wait(reader->load, reader->waiting, reader->index);
+        hr_gate_wait(reader->load, reader->waiting, 0, reader->index);
         return;
     }
     if (!reader->waits_for) {
@@ -310,10 +310,10 @@ static int move_on(struct hr_reader *reader)
 {
     if (reader->reading || reader->cold_reading)
         complete_read(reader);
-    else if (reader->copy_first)
-        hr_reader_finish_copy(reader, 1);
     else if (reader->held_first && !has_other(reader))
         hr_reader_pass_gate(reader, 1);
+    else if (reader->copy_first)
+        hr_reader_finish_copy(reader, 1);
     else if (reader->blocked)
         unblock(reader, 1);
     else if (reader->waiting)

@@ -104,7 +104,7 @@ static void finish_chunk(struct hr_reader *reader, struct slot *slot, int succee
     if (code < 0) {
         hr_chunk_locate(load, chunk, chunk->file_begin, &error);
         hr_load_fail(load, &error);
-    } else if (succeeded) {
+    } else if (succeeded && !slot->has_landed) {
         hr_chunk_landed(load, chunk);
     }
 }
@@ -122,6 +122,22 @@ static void append(struct slot **first, struct slot **last, struct slot *slot)
     *last = slot;
 }
 
+/*
+ * A feed's chunk is as good as there once its copies are in its slot's lane, behind which comes what wants it. The buffer
+ * is in use until they are done.
+ */
+static void hand_over(struct hr_reader *reader, struct slot *slot)
+{
+    struct hr_error error;
+    if (leave_storage(reader, slot, 1, &error) < 0) {
+        fail_chunk(reader, slot, &error);
+        return;
+    }
+    hr_reader_add_counters(reader);
+    slot->has_landed = 1;
+    hr_chunk_landed(reader->load, slot->chunk);
+}
+
 /* The chunk's copies are in a lane since `from_ns`, with a fence behind them; or it failed. */
 static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t from_ns, int code, struct hr_error *error)
 {
@@ -132,6 +148,8 @@ static void chunk_sent(struct hr_reader *reader, struct slot *slot, uint64_t fro
     }
     slot->begin_ns = from_ns;
     append(&reader->copy_first, &reader->copy_last, slot);
+    if (reader->load->is_feed)
+        hand_over(reader, slot);
 }
 
 /* What the slot's copies are waited for with, made when they are its first to that device. */
@@ -145,19 +163,28 @@ static int slot_fence(struct hr_reader *reader, const struct slot *slot, struct 
     return code;
 }
 
+/* Feeds send by the lane of the slot on the device, others by any. */
+static struct hr_lane *lane_of(const struct hr_reader *reader, const struct hr_plan_chunk *chunk)
+{
+    const struct hr_load *load = reader->load;
+    const struct loader_device *target = hr_chunk_device(load, chunk);
+    if (!load->is_feed)
+        return target->lanes[reader->index % target->lane_count];
+    const char *place = load->plan.items[load->plan.pieces[chunk->piece_first].item_index].into;
+    return load->feed_slots.lanes[(uint64_t)(place - load->feed_slots.memory) / load->feed_slot_bytes];
+}
+
 /* By GPUDirect Storage: read into the slot's device memory, and on to its places. */
 static void read_on_device(struct hr_reader *reader, struct slot *slot)
 {
     struct hr_load *load = reader->load;
-    struct loader_device *target = hr_chunk_device(load, slot->chunk);
     struct gds_counts counts = {0};
     struct hr_fence *fence;
     struct hr_error error;
     int code = slot_fence(reader, slot, &fence, &error);
     if (code == 0)
-        code = hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging,
-                                 target->lanes[reader->index % target->lane_count], fence, reader->index, &counts,
-                                 &reader->counters.placed, &error);
+        code = hr_gds_read_chunk(load, slot->chunk, slot->fd, slot->staging, lane_of(reader, slot->chunk), fence,
+                                 reader->index, &counts, &reader->counters.placed, &error);
     reader->counters.bytes_read += counts.bytes_read;
     reader->counters.read_count += counts.read_count;
     reader->counters.read_ns += counts.read_ns;
@@ -178,13 +205,11 @@ static void place(struct hr_reader *reader, struct slot *slot)
         finish_chunk(reader, slot, 1);
         return;
     }
-    struct loader_device *target = hr_chunk_device(load, chunk);
     struct hr_fence *fence;
     int code = slot_fence(reader, slot, &fence, &error);
     if (code == 0)
-        code = hr_chunk_send(load, chunk, slot->staging, slot->buffer, slot->is_span,
-                             target->lanes[reader->index % target->lane_count], fence, &reader->scratch,
-                             &reader->counters.placed, &error);
+        code = hr_chunk_send(load, chunk, slot->staging, slot->buffer, slot->is_span, lane_of(reader, chunk), fence,
+                             &reader->scratch, &reader->counters.placed, &error);
     reader->counters.place_ns += hr_sys->clock_ns() - from;
     chunk_sent(reader, slot, from, code, &error);
 }
@@ -213,12 +238,18 @@ void hr_reader_place(struct hr_reader *reader, struct slot *slot)
         place(reader, slot);
 }
 
+/* So long a reader waits for the gate before it looks at its copies, whose buffers others may wait for. */
+#define GATE_WAIT_NS 100000
+
 int hr_reader_pass_gate(struct hr_reader *reader, int block)
 {
     struct slot *slot = reader->held_first;
-    if (!slot || (!block && hr_gate_is_shut(reader->load, slot->chunk) && !reader->load->stopping))
+    if (!slot)
         return 0;
-    hr_gate_wait(reader->load, slot->chunk, reader->index);
+    if (block)
+        hr_gate_wait(reader->load, slot->chunk, reader->copy_first ? GATE_WAIT_NS : 0, reader->index);
+    if (hr_gate_is_shut(reader->load, slot->chunk) && !reader->load->stopping)
+        return block;
     reader->held_first = slot->copy_next;
     reader->held_count--;
     if (reader->load->stopping)
@@ -241,8 +272,8 @@ int hr_reader_finish_copy(struct hr_reader *reader, int block)
     int code = hr_fence_poll(fence, &error);
     if (code == 0 && !block)
         return 0;
-    if (code == 0) /* a group's windows wait for what a feed reads */
-        code = load->is_feed ? hr_fence_wait_soon(fence, &error) : hr_fence_wait(fence, &error);
+    if (code == 0)
+        code = hr_fence_wait(fence, &error);
     if (block)
         reader->counters.copy_wait_ns += hr_sys->clock_ns() - from;
     reader->copy_first = slot->copy_next;

@@ -48,7 +48,10 @@ void hr_reader_advance(struct hr_reader *reader, struct slot *slot);
 struct slot *hr_reader_complete_read(struct hr_reader *reader);
 /* The chunk has been read: on to its places, or behind the gate until that is open. */
 void hr_reader_place(struct hr_reader *reader, struct slot *slot);
-/* The oldest chunk behind the gate goes on if that is open for it, or with `block` once it is: 1, or 0 as above. */
+/*
+ * The oldest chunk behind the gate goes on if that is open for it: 1, or 0 as above. With `block` waits for that, and
+ * while copies are under way not for long; then 1 if there is one.
+ */
 int hr_reader_pass_gate(struct hr_reader *reader, int block);
 /* Whether a read has ended that nobody has seen yet. Those out of the page cache often end while they are started. */
 int hr_reader_has_read(const struct hr_reader *reader);

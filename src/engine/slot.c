@@ -15,7 +15,7 @@ static uint64_t page_of(uint64_t offset)
 void hr_slot_begin(struct slot *slot, const struct hr_plan_chunk *chunk, uint32_t mode, int fd, char *memory)
 {
     slot->chunk = chunk;
-    slot->has_left = 0;
+    slot->has_left = slot->has_landed = 0;
     /* pages of the page cache too are copied fastest to where they begin at the same place of a page */
     slot->buffer = memory ? memory + chunk->file_begin % HR_CUT_ALIGNMENT : NULL;
     hr_slot_restart(slot, mode, fd);

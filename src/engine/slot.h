@@ -57,6 +57,7 @@ struct slot {
     struct hr_fence **fences;        /* by device; NULL without devices */
     struct slot *copy_next;          /* the next one that its reader sent, or holds at the gate */
     int has_left;                    /* its file was compared and released: all of it is in the buffer */
+    int has_landed;                  /* a feed's: it was counted when it was sent */
 };
 
 /*

@@ -128,31 +128,33 @@ static struct flight *flight_of(struct hr_spreader *s, size_t window_index)
 /* ----------------------------------------------------------------------------------------- statuses */
 
 /*
- * Writes this rank's status behind what it sends at `part`; on a GPU that is under way, and slot_fences tells when it is
- * done. With a cause the slot has one already, which may be under way too.
+ * Writes this rank's status behind what it sends at `part`; on a GPU in the slot's lane. With a cause the slot has one
+ * already, which may be under way there.
  */
 static int put_status(struct hr_spreader *s, size_t window_index, char *part, const struct hr_error *cause,
                       struct hr_error *err)
 {
     struct hr_spread_window window = hr_spread_window_at(s->spread, window_index);
     char *target = part + window.part_bytes;
-    size_t slot = window_index % s->spread->slot_count;
-    struct hr_group_status *status = s->lane ? &s->slot_statuses[slot] : (struct hr_group_status *)target;
-    int code = cause && s->lane ? hr_fence_wait(s->slot_fences[slot], err) : 0;
+    struct hr_lane *lane = spreader_slot_lane(s, window_index);
+    size_t index = window_index % (SLOT_ROUNDS * s->spread->slot_count);
+    struct hr_group_status *status = lane ? &s->slot_statuses[index] : (struct hr_group_status *)target;
+    int code = cause && lane ? hr_fence_put(s->status_fence, lane, err) : 0;
+    if (code == 0 && cause && lane)
+        code = hr_fence_wait(s->status_fence, err);
     if (code < 0)
         return code;
     hr_group_status_fill(status, s->magic, window_index, s->spread->rank, cause);
-    if (!s->lane)
+    if (!lane)
         return 0;
-    struct hr_move *move = &s->slot_moves[slot];
+    struct hr_move *move = &s->slot_moves[index];
     *move = (struct hr_move){.source = (uintptr_t)status,
                              .target = (uintptr_t)target,
                              .bytes = sizeof *status,
                              .rows = 1,
                              .source_pitch = sizeof *status,
                              .target_pitch = sizeof *status};
-    code = hr_lane_place(s->status_lane, &s->block, move, 1, &s->counts, err);
-    return code < 0 ? code : hr_fence_put(s->slot_fences[slot], s->status_lane, err);
+    return hr_lane_place(lane, &s->block, move, 1, &s->counts, err);
 }
 
 /* Slots are free, or will be, for the windows before `end`: their statuses go ahead, their parts are read. */
@@ -202,18 +204,16 @@ static int all_gather(struct hr_spreader *s, const struct flight *flight)
 static void prepare_sending(struct hr_spreader *s, struct flight *flight)
 {
     struct hr_error cause, error;
-    size_t index = flight->window.index, slot = index % s->spread->slot_count;
+    size_t index = flight->window.index;
     int code = 0;
     flight->is_wanted = own_cause(s, &cause) == 0;
     flight->send = flight->is_wanted || !s->spread->spare_slots ? spreader_slot(s, index) : spreader_spare(s);
     if (!flight->is_wanted)
         code = put_status(s, index, flight->send, &cause, &error);
-    if (code == 0 && s->lane)
-        code = hr_fence_wait(s->slot_fences[slot], &error);
     if (code == 0 && flight->window.segment_bytes)
         code = hr_spreader_pack(s, flight, &error);
-    if (code == 0 && flight->window.segment_bytes && s->lane)
-        code = hr_lane_lead(s->pack_lane, s->group->stream, &error);
+    if (code == 0 && s->lane)
+        code = hr_lane_lead(spreader_slot_lane(s, index), s->group->stream, &error);
     if (code == 0)
         return;
     hr_load_fail(s->load, &error);
@@ -256,17 +256,13 @@ static void place(struct hr_spreader *s, struct flight *flight)
 }
 
 /*
- * GPUs: the slot's next part may be sent as soon as the collective has read this one. That is waited for by the lanes,
- * not by the readers, who would learn of it later.
+ * GPUs: the slot's next part may be sent as soon as the collective has read this one. That is waited for by the slot's
+ * lane, not by readers, who would learn of it later.
  */
 static void pass_on_slot(struct hr_spreader *s, size_t window_index)
 {
-    const struct loader_device *target = &s->load->loader->devices[s->load->plan.items[0].device_index];
     struct hr_error error;
-    int code = hr_lane_follow(s->status_lane, s->group->stream, &error);
-    for (uint32_t i = 0; code == 0 && i < target->lane_count; i++)
-        code = hr_lane_follow(target->lanes[i], s->group->stream, &error);
-    if (code < 0)
+    if (hr_lane_follow(spreader_slot_lane(s, window_index), s->group->stream, &error) < 0)
         hr_load_fail(s->load, &error);
     else
         open_windows(s, window_index + 1 + s->spread->slot_count);
@@ -427,7 +423,7 @@ void hr_spreader_stop(struct hr_spreader *s)
 
 static int start(struct hr_spreader *s, struct hr_error *err)
 {
-    int code = hr_feed_new(s->load, s->memory, &s->feed, err);
+    int code = hr_feed_new(s->load, &(struct hr_feed_slots){s->memory, s->slot_lanes}, &s->feed, err);
     if (code < 0)
         return code;
     code = hr_sys->thread_start(&s->thread, spreader_main, s);
@@ -478,7 +474,7 @@ void hr_spreader_forget(struct hr_spreader *s)
     if (!s)
         return;
     hr_feed_free(s->feed);
-    hr_free(s->slot_fences);
+    hr_free(s->slot_lanes);
     hr_free(s->scratch);
     hr_free(s);
 }

@@ -45,7 +45,8 @@ static int make_memory(struct hr_spreader *s, struct hr_error *err)
 static int make_block(struct hr_spreader *s, struct hr_error *err)
 {
     const struct hr_spread *spread = s->spread;
-    uint64_t slots = spread->slot_count * (HR_SPREAD_STATUS_BYTES + sizeof(struct hr_move));
+    size_t status_count = SLOT_ROUNDS * spread->slot_count;
+    uint64_t slots = status_count * (HR_SPREAD_STATUS_BYTES + sizeof(struct hr_move));
     uint64_t table = HR_GROUP_MOVES_MAX * sizeof(struct hr_move);
     char detail[1];
     int code = hr_staging_block_make(s->device, slots + spread->depth * (statuses_bytes(s) + 2 * table),
@@ -54,7 +55,7 @@ static int make_block(struct hr_spreader *s, struct hr_error *err)
         return code;
     char *next = s->block.memory + slots;
     s->slot_statuses = (struct hr_group_status *)s->block.memory;
-    s->slot_moves = (struct hr_move *)(s->slot_statuses + spread->slot_count);
+    s->slot_moves = (struct hr_move *)(s->slot_statuses + status_count);
     for (uint32_t f = 0; f < spread->depth; f++, next += statuses_bytes(s) + 2 * table) {
         s->flights[f].statuses = (struct hr_group_status *)next;
         s->flights[f].moves = (struct hr_move *)(next + statuses_bytes(s));
@@ -65,12 +66,7 @@ static int make_block(struct hr_spreader *s, struct hr_error *err)
 
 static int make_fences(struct hr_spreader *s, struct hr_error *err)
 {
-    int code = 0;
-    s->slot_fences = hr_alloc_array(s->spread->slot_count, sizeof s->slot_fences[0]);
-    if (!s->slot_fences)
-        return hr_fail_memory(err, s->spread->slot_count * sizeof s->slot_fences[0], "the fences of a group");
-    for (size_t i = 0; code == 0 && i < s->spread->slot_count; i++)
-        code = hr_fence_new(s->device, &s->slot_fences[i], err);
+    int code = hr_fence_new(s->device, &s->status_fence, err);
     for (uint32_t f = 0; code == 0 && f < s->spread->depth; f++) {
         code = hr_fence_new(s->device, &s->flights[f].fence, err);
         if (code == 0)
@@ -81,11 +77,12 @@ static int make_fences(struct hr_spreader *s, struct hr_error *err)
 
 static int make_lanes(struct hr_spreader *s, struct hr_error *err)
 {
+    s->slot_lanes = hr_alloc_array(s->spread->slot_count, sizeof s->slot_lanes[0]);
+    if (!s->slot_lanes)
+        return hr_fail_memory(err, s->spread->slot_count * sizeof s->slot_lanes[0], "the lanes of a group");
     int code = hr_lane_open(s->device, &s->lane, err);
-    if (code == 0)
-        code = hr_lane_open(s->device, &s->pack_lane, err);
-    if (code == 0)
-        code = hr_lane_open(s->device, &s->status_lane, err);
+    for (size_t i = 0; code == 0 && i < s->spread->slot_count; i++)
+        code = hr_lane_open(s->device, &s->slot_lanes[i], err);
     return code;
 }
 
@@ -105,9 +102,7 @@ int hr_spreader_make_all(struct hr_spreader *s, struct hr_error *err)
 
 static void free_fences(struct hr_spreader *s)
 {
-    for (size_t i = 0; s->slot_fences && i < s->spread->slot_count; i++)
-        hr_fence_free(s->slot_fences[i]);
-    hr_free(s->slot_fences);
+    hr_fence_free(s->status_fence);
     for (uint32_t f = 0; f < s->spread->depth; f++) {
         hr_fence_free(s->flights[f].fence);
         hr_fence_free(s->flights[f].pack_fence);
@@ -117,8 +112,9 @@ static void free_fences(struct hr_spreader *s)
 /* Lanes first: closing them waits for what uses the rest. */
 void hr_spreader_release_all(struct hr_spreader *s)
 {
-    hr_lane_close(s->pack_lane);
-    hr_lane_close(s->status_lane);
+    for (size_t i = 0; s->slot_lanes && i < s->spread->slot_count; i++)
+        hr_lane_close(s->slot_lanes[i]);
+    hr_free(s->slot_lanes);
     hr_lane_close(s->lane);
     free_fences(s);
     if (s->block.memory)

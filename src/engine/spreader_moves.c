@@ -87,7 +87,7 @@ static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank,
 
 int hr_spreader_pack(struct hr_spreader *s, struct flight *flight, struct hr_error *err)
 {
-    struct hr_sender sender = {.lane = s->pack_lane,
+    struct hr_sender sender = {.lane = spreader_slot_lane(s, flight->window.index),
                                .block = &s->block,
                                .moves = flight->pack_moves,
                                .move_capacity = HR_GROUP_MOVES_MAX,

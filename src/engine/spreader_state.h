@@ -13,6 +13,11 @@
 #include "plan/spread.h"
 
 #define SPREAD_DEPTH_MAX 2
+/*
+ * A status is copied at the latest before its window's collective ends, which has ended when the slot is opened for the
+ * next but one: two rounds of slots are enough, of at least as many as windows are in flight.
+ */
+#define SLOT_ROUNDS 2
 
 /* A window between the call of its collective and its end. */
 struct flight {
@@ -33,16 +38,17 @@ struct hr_spreader {
     const struct hr_spread *spread;
     const struct hr_group *group;
     struct hr_device *device;
-    struct hr_lane *lane, *pack_lane, *status_lane; /* NULL: host memory */
+    struct hr_lane *lane;        /* that places what came. NULL: host memory */
+    struct hr_lane **slot_lanes; /* by slot: its parts, statuses and what is packed of it, in the order of the slot; GPUs */
     struct hr_feed *feed;
     uint64_t magic;
     void *base;                            /* memory, with slack around it */
     char *memory;                          /* slots, spare ones, then the flights' */
     uint64_t memory_bytes;                 /* of `base` */
     struct hr_staging_block block;         /* tables and statuses; GPUs */
-    struct hr_group_status *slot_statuses; /* as they are copied behind the slots; GPUs */
-    struct hr_move *slot_moves;            /* by slot: how */
-    struct hr_fence **slot_fences;         /* when that is done; GPUs */
+    struct hr_group_status *slot_statuses; /* as they are copied behind the slots: of SLOT_ROUNDS rounds; GPUs */
+    struct hr_move *slot_moves;            /* by status: how */
+    struct hr_fence *status_fence;         /* a status that is to be another one; GPUs */
     size_t opened;                         /* windows that have had a slot */
     struct flight flights[SPREAD_DEPTH_MAX];
     uint64_t *scratch;
@@ -59,7 +65,7 @@ struct hr_spreader {
 
 /* ----------------------------------------------------------------------- spreader_moves.c */
 
-/* Packs this rank's part of a window for each rank, their statuses behind. In the pack lane; or at once. */
+/* Packs this rank's part of a window for each rank, their statuses behind. In the slot's lane; or at once. */
 int hr_spreader_pack(struct hr_spreader *s, struct flight *flight, struct hr_error *err);
 /* Brings what a window has brought into place, and the statuses to where the host reads them. In the lane; or at once. */
 int hr_spreader_place(struct hr_spreader *s, struct flight *flight, struct hr_error *err);
@@ -81,6 +87,12 @@ void hr_spreader_release_all(struct hr_spreader *s);
 static inline char *spreader_spare(const struct hr_spreader *s)
 {
     return s->memory + s->spread->slot_count * s->spread->slot_bytes;
+}
+
+/* The lane of its slot, or NULL: host memory. */
+static inline struct hr_lane *spreader_slot_lane(const struct hr_spreader *s, size_t window_index)
+{
+    return s->slot_lanes ? s->slot_lanes[window_index % s->spread->slot_count] : NULL;
 }
 
 /* Where this rank's part of a window is read to; its status is behind the window's part_bytes. */

@@ -4,10 +4,9 @@
  */
 #include "engine/load.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <time.h>
 
+#include "base/cond.h"
 #include "base/error.h"
 #include "base/sys.h"
 #include "engine/reader.h"
@@ -141,12 +140,7 @@ static void sleep_some(struct hr_load *load)
         until = time_after(load->start_ns, load->options.deadline_ns);
     if (load->options.progress && load->progress_next_ns < until)
         until = load->progress_next_ns;
-    if (until == UINT64_MAX) {
-        pthread_cond_wait(&load->done, &load->lock);
-        return;
-    }
-    struct timespec time = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-    pthread_cond_timedwait(&load->done, &load->lock, &time);
+    hr_cond_wait_until(&load->done, &load->lock, until);
 }
 
 /*
