@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/sys.h"
+#include "engine/gate.h"
 #include "engine/heat.h"
 #include "engine/trace.h"
 
@@ -98,8 +99,6 @@ static void sleep_idle(struct hr_load *load, uint32_t reader_index)
 {
     uint64_t from = hr_sys->clock_ns();
     pthread_cond_wait(&load->work, &load->lock);
-    if (reader_index >= load->reader_limit)
-        return;
     pthread_mutex_unlock(&load->lock);
     load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, from, SIZE_MAX, 0, 0);
     pthread_mutex_lock(&load->lock);
@@ -116,14 +115,18 @@ static size_t next_chunk(struct hr_load *load, uint32_t reader_index)
     return chunk_index == SIZE_MAX ? edge_chunk(load) : chunk_index;
 }
 
-const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block)
+const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block,
+                                          struct held_chunk *ret_held)
 {
     size_t chunk_index = SIZE_MAX;
+    ret_held->chunk = NULL;
     pthread_mutex_lock(&load->lock);
     for (;;) {
-        if (load->stopping)
+        if (load->stopping || (!load->held && reader_index >= load->reader_limit))
             break;
-        if (!load->held && reader_index < load->reader_limit)
+        if (hr_gate_pass(load, ret_held))
+            break;
+        if (!load->held)
             chunk_index = next_chunk(load, reader_index);
         if (chunk_index != SIZE_MAX || !block)
             break;

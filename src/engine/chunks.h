@@ -8,10 +8,12 @@
 #include "engine/load.h"
 
 /*
- * Takes the next chunk that nobody took, those of items that somebody waits for first. NULL when there is none; with
- * `block`, only once the load is stopping.
+ * Takes the next chunk that nobody took, those of items that somebody waits for first. Before all of them come those that
+ * were held at the gate and may go on: then NULL, and *ret_held has one (else its `chunk` is NULL). NULL and none when
+ * there is nothing; with `block`, only once the load is stopping, or does not want this reader.
  */
-const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block);
+const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block,
+                                          struct held_chunk *ret_held);
 
 /* What was taken has been read, or will never be. */
 void hr_chunk_end(struct hr_load *load, const struct hr_plan_chunk *chunk);

@@ -10,7 +10,7 @@
 #include "engine/gate.h"
 
 /* All readers should have something to read and to send at once: so chunks are a fraction of the slots. */
-#define CHUNKS_IN_SLOTS 16
+#define CHUNKS_IN_SLOTS 10
 
 struct hr_feed {
     struct hr_load *main;
@@ -94,15 +94,15 @@ static uint64_t chunk_bytes(const struct hr_load *load)
 
 /*
  * What goes through pinned memory is read before its slot is free, so that slots are held for the link and the collective
- * alone, and not while the page cache is copied. How far, the ring decides, which never holds more parts than these.
+ * alone, and not while the page cache is copied.
  */
-static size_t windows_ahead(const struct hr_load *load)
+static size_t chunks_ahead(const struct hr_load *load)
 {
     const struct hr_loader *loader = load->loader;
     uint32_t index = load->plan.items[0].device_index;
     if (!loader->devices[index].lane_count || load->route == HR_ROUTE_GDS)
         return 0;
-    return hr_staging_bytes_max(loader->staging) / load->plan.spread->slot_bytes;
+    return hr_staging_early_max(loader->staging);
 }
 
 static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const struct parts *parts,
@@ -116,10 +116,11 @@ static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const 
     if (code == 0)
         code = hr_load_prepare(main->loader, feed->checkpoint, parts->items, parts->count, &options, &as_feed,
                                &feed->load, err);
+    if (code == 0)
+        code = hr_gate_make(feed->load, chunks_ahead(main), err);
     if (code < 0)
         return code;
     feed->load->start_ns = main->start_ns;
-    feed->load->gate_ahead = windows_ahead(main);
     feed->load->feed_slots = *slots;
     feed->load->feed_slot_bytes = main->plan.spread->slot_bytes;
     return hr_load_start_readers(feed->load, err);

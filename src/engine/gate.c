@@ -1,64 +1,92 @@
 /*
- * gate.c: one number of the load, set under its lock, and a list of those who wait for it to grow.
+ * gate.c: one number of the load and a list of chunks, under its lock.
  */
 #include "engine/gate.h"
 
-#include "base/cond.h"
+#include "base/error.h"
 #include "base/sys.h"
 #include "engine/trace.h"
 
-/* On the stack of who waits, in the list while it does. */
-struct gate_waiter {
-    pthread_cond_t opened;
-    size_t group_index;
-    struct gate_waiter *next;
-};
+int hr_gate_make(struct hr_load *load, size_t chunk_count, struct hr_error *err)
+{
+    load->held_chunks = hr_alloc_array(chunk_count, sizeof load->held_chunks[0]);
+    if (!load->held_chunks)
+        return hr_fail_memory(err, chunk_count * sizeof load->held_chunks[0], "chunks that are read ahead");
+    load->gate = 0;
+    load->gate_ahead = chunk_count;
+    return 0;
+}
+
+void hr_gate_release(struct hr_load *load)
+{
+    for (size_t i = 0; i < load->held_count; i++)
+        hr_staging_give(load->held_chunks[i].ring, load->held_chunks[i].staging);
+    hr_free(load->held_chunks);
+}
 
 int hr_gate_is_shut(const struct hr_load *load, const struct hr_plan_chunk *chunk)
 {
     return chunk->group_index >= load->gate;
 }
 
-/* The lock is held. */
-static void unlist(struct hr_load *load, const struct gate_waiter *waiter)
+int hr_gate_has_room(const struct hr_load *load, size_t group_index)
 {
-    struct gate_waiter **at = &load->gate_waiters;
-    while (*at != waiter)
-        at = &(*at)->next;
-    *at = waiter->next;
+    const struct hr_plan_group *groups = load->plan.groups, *group = &groups[group_index];
+    if (group_index < load->gate)
+        return 1;
+    return group->chunk_first + group->chunk_count <= groups[load->gate].chunk_first + load->gate_ahead;
 }
 
-void hr_gate_wait(struct hr_load *load, const struct hr_plan_chunk *chunk, uint64_t wait_ns, uint32_t reader_index)
+/* How many that are held may go on. The lock is held. */
+static size_t open_count(const struct hr_load *load)
 {
-    struct gate_waiter waiter = {.group_index = chunk->group_index};
-    uint64_t from = hr_sys->clock_ns();
-    if (!hr_gate_is_shut(load, chunk))
-        return;
-    hr_cond_init(&waiter.opened);
-    pthread_mutex_lock(&load->lock);
-    waiter.next = load->gate_waiters;
-    load->gate_waiters = &waiter;
-    int is_over = 0;
-    while (hr_gate_is_shut(load, chunk) && !load->stopping && !is_over)
-        is_over = hr_cond_wait_until(&waiter.opened, &load->lock, wait_ns ? from + wait_ns : UINT64_MAX);
-    unlist(load, &waiter);
-    pthread_mutex_unlock(&load->lock);
-    pthread_cond_destroy(&waiter.opened);
-    load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, from, SIZE_MAX, 0, 0);
+    size_t count = 0;
+    for (size_t i = 0; i < load->held_count; i++)
+        count += !hr_gate_is_shut(load, load->held_chunks[i].chunk);
+    return count;
 }
 
 void hr_gate_open(struct hr_load *load, size_t end)
 {
     pthread_mutex_lock(&load->lock);
     load->gate = end;
-    for (struct gate_waiter *waiter = load->gate_waiters; waiter; waiter = waiter->next)
-        if (waiter->group_index < end)
-            pthread_cond_signal(&waiter->opened);
+    if (load->gate_waiter_count)
+        pthread_cond_broadcast(&load->work);
+    else
+        hr_load_wake_readers(load, open_count(load));
     pthread_mutex_unlock(&load->lock);
 }
 
-void hr_gate_wake(struct hr_load *load)
+void hr_gate_hold(struct hr_load *load, const struct held_chunk *held)
 {
-    for (struct gate_waiter *waiter = load->gate_waiters; waiter; waiter = waiter->next)
-        pthread_cond_signal(&waiter->opened);
+    pthread_mutex_lock(&load->lock);
+    load->held_chunks[load->held_count++] = *held;
+    if (!hr_gate_is_shut(load, held->chunk))
+        hr_load_wake_readers(load, 1);
+    pthread_mutex_unlock(&load->lock);
+}
+
+int hr_gate_pass(struct hr_load *load, struct held_chunk *ret_held)
+{
+    size_t first = SIZE_MAX;
+    for (size_t i = 0; i < load->held_count; i++)
+        if (first == SIZE_MAX || load->held_chunks[i].chunk < load->held_chunks[first].chunk)
+            first = i;
+    if (first == SIZE_MAX || hr_gate_is_shut(load, load->held_chunks[first].chunk))
+        return 0;
+    *ret_held = load->held_chunks[first];
+    load->held_chunks[first] = load->held_chunks[--load->held_count];
+    return 1;
+}
+
+void hr_gate_wait(struct hr_load *load, const struct hr_plan_chunk *chunk, uint32_t reader_index)
+{
+    uint64_t from = hr_sys->clock_ns();
+    pthread_mutex_lock(&load->lock);
+    load->gate_waiter_count++;
+    while (hr_gate_is_shut(load, chunk) && !load->stopping && !open_count(load))
+        pthread_cond_wait(&load->work, &load->lock);
+    load->gate_waiter_count--;
+    pthread_mutex_unlock(&load->lock);
+    load->idle_ns += hr_trace_span(load, HR_TRACE_IDLE, reader_index, from, SIZE_MAX, 0, 0);
 }

@@ -49,7 +49,6 @@ static void stop_readers(struct hr_load *load)
 {
     load->stopping = 1;
     pthread_cond_broadcast(&load->work);
-    hr_gate_wake(load);
 }
 
 /* Who waits elsewhere finds that the load is stopping: for the budget of reads, or with the process group. */
@@ -59,6 +58,15 @@ static void wake_others(struct hr_load *load)
         hr_flow_wake(load->loader->flow);
     if (load->spreader)
         hr_spreader_stop(load->spreader);
+}
+
+void hr_load_wake_readers(struct hr_load *load, size_t count)
+{
+    if (count >= load->thread_count)
+        pthread_cond_broadcast(&load->work);
+    else
+        for (size_t i = 0; i < count; i++)
+            pthread_cond_signal(&load->work);
 }
 
 void hr_load_fail(struct hr_load *load, const struct hr_error *err)
@@ -271,6 +279,7 @@ static void free_tables(struct hr_load *load)
         hr_block_unref(load->items[i].block);
     for (size_t i = 0; load->file_maps && i < load->checkpoint->file_count; i++)
         hr_block_unref(load->file_maps[i]);
+    hr_gate_release(load);
     hr_heat_free(load->heat);
     hr_free(load->streams);
     hr_free(load->items);

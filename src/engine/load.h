@@ -78,6 +78,15 @@ struct reader_activity {
     _Atomic uint64_t offset;
 };
 
+/* A chunk that was read into its staging slot, and waits for the gate (gate.h). */
+struct held_chunk {
+    const struct hr_plan_chunk *chunk;
+    struct hr_staging *ring;
+    struct hr_staging_slot *staging;
+    char *buffer; /* as of struct slot */
+    int is_span;
+};
+
 /* Slots on a device that a feed (feed.h) reads to, borrowed. */
 struct hr_feed_slots {
     char *memory;
@@ -128,11 +137,12 @@ struct hr_load {
     struct device_queue *queued; /* one for each device of the loader */
     struct index_queue ready;    /* items, in the order of readiness */
     _Atomic size_t gate;         /* gate.h: set under the lock */
-    struct gate_waiter *gate_waiters;
-    size_t gate_ahead;           /* groups behind the gate that may be read; constant after the start */
+    size_t gate_ahead;           /* chunks behind the gate that may be read; constant after the start */
+    struct held_chunk *held_chunks;
+    size_t held_count, gate_waiter_count;
     size_t needed_group;         /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
     uint32_t device_turn;        /* whose chunk comes next */
-    uint32_t reader_limit;       /* readers from this index on sleep; constant once bytes may be read */
+    uint32_t reader_limit;       /* readers from this index on end; constant once bytes may be read */
     int held;                    /* the ranks have not met: nothing may be read */
     size_t group_next;           /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
@@ -184,6 +194,8 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err);
 int hr_load_error(const struct hr_load *load, struct hr_error *err);
 /* Marks an item ready; the lock is held. The caller broadcasts `done`. */
 void hr_load_item_ready(struct hr_load *load, size_t item_index);
+/* Wakes `count` of the readers that sleep, or as many as there are. The lock is held. */
+void hr_load_wake_readers(struct hr_load *load, size_t count);
 /* chunks.c: the pieces are in their places. The lock is not held. */
 void hr_load_pieces_landed(struct hr_load *load, const struct hr_plan_piece *pieces, size_t piece_count);
 /* Where readers and staging are, or why not at the GPU's node; of a load to GPUs. */

@@ -211,7 +211,7 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->group = group;
     load->has_group = load->held = has_group;
     load->is_feed = feed != NULL;
-    load->gate = feed ? 0 : SIZE_MAX;
+    load->gate = SIZE_MAX;
     load->needed_group = SIZE_MAX;
     load->reader_limit = UINT32_MAX;
     load->fork_generation = hr_fork_generation();

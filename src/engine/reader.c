@@ -7,9 +7,8 @@
  * slots meanwhile.
  *
  * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
- * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for. What waits for the
- * gate (gate.h) has only a staging slot, and of those some are for others; meanwhile a reader looks after its copies. With
- * a chunk behind the gate and another before it, it goes on with the latter, for which the former may be waiting.
+ * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for. What is held at the
+ * gate (gate.h) has only a staging slot, and of those some are for others.
  *
  * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, its
  * ring for cold reads, when the first one comes, and memory to convert in for a GPU that cannot.
@@ -230,16 +229,22 @@ static int begin_chunk(struct hr_reader *reader, const struct hr_plan_chunk *chu
 
 static int may_begin(const struct hr_reader *reader)
 {
-    return reader->free_count && !reader->blocked && reader->held_count < HR_STAGING_DEPTH &&
-           reader->reading < reader->depth &&
+    return reader->free_count && !reader->blocked && reader->reading < reader->depth &&
            (reader->cold_depth == 0 || reader->cold_reading < reader->cold_depth);
 }
 
 /* Nothing of this reader's is under way: it may sleep until there is a chunk. */
 static int is_idle(const struct hr_reader *reader)
 {
-    return !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->held_first &&
-           !reader->read_last && !reader->load->options.sequential;
+    return !reader->reading && !reader->cold_reading && !reader->copy_first && !reader->read_last &&
+           !reader->load->options.sequential;
+}
+
+static void take_held(struct hr_load *load, struct held_chunk *ret_held)
+{
+    pthread_mutex_lock(&load->lock);
+    hr_gate_pass(load, ret_held);
+    pthread_mutex_unlock(&load->lock);
 }
 
 /*
@@ -252,9 +257,17 @@ static int begin_chunks(struct hr_reader *reader)
     if (reader->blocked)
         unblock(reader, 0);
     while (may_begin(reader)) {
+        struct held_chunk held = {0};
         const struct hr_plan_chunk *chunk = reader->waiting;
         if (!chunk)
-            chunk = hr_chunk_take(reader->load, reader->index, is_idle(reader));
+            chunk = hr_chunk_take(reader->load, reader->index, is_idle(reader), &held);
+        else if (reader->waits_at_gate)
+            take_held(reader->load, &held);
+        if (held.chunk) {
+            hr_reader_take_over(reader, free_slot(reader), &held);
+            begun++;
+            continue;
+        }
         if (!chunk)
             break;
         reader->waiting = NULL;
@@ -274,7 +287,7 @@ static void wait_for_others(struct hr_reader *reader)
 {
     uint64_t from = hr_sys->clock_ns();
     if (reader->waits_at_gate) {
-        hr_gate_wait(reader->load, reader->waiting, 0, reader->index);
+        hr_gate_wait(reader->load, reader->waiting, reader->index);
         return;
     }
     if (!reader->waits_for) {
@@ -298,20 +311,11 @@ static void complete_read(struct hr_reader *reader)
     hr_reader_place(reader, slot);
 }
 
-/* Whether there is a chunk before the gate, which is to go on while others are held behind it. */
-static int has_other(const struct hr_reader *reader)
-{
-    const struct hr_plan_chunk *chunk = reader->blocked ? reader->blocked->chunk : reader->waiting;
-    return chunk && !hr_gate_is_shut(reader->load, chunk);
-}
-
 /* Goes on with what is under way: 0 when that is nothing. */
 static int move_on(struct hr_reader *reader)
 {
     if (reader->reading || reader->cold_reading)
         complete_read(reader);
-    else if (reader->held_first && !has_other(reader))
-        hr_reader_pass_gate(reader, 1);
     else if (reader->copy_first)
         hr_reader_finish_copy(reader, 1);
     else if (reader->blocked)
@@ -320,7 +324,7 @@ static int move_on(struct hr_reader *reader)
         wait_for_others(reader);
     else
         return 0;
-    while (hr_reader_finish_copy(reader, 0) || hr_reader_pass_gate(reader, 0))
+    while (hr_reader_finish_copy(reader, 0))
         ;
     return 1;
 }

@@ -214,17 +214,20 @@ static void place(struct hr_reader *reader, struct slot *slot)
     chunk_sent(reader, slot, from, code, &error);
 }
 
-/* Its places are in use by others. What those may need is given up, but for the staging slot, which was taken early. */
+/* Its places are in use by others: it is held, with its staging slot, and this reader goes on. */
 static void hold(struct hr_reader *reader, struct slot *slot)
 {
+    struct held_chunk held = {slot->chunk, slot->ring, slot->staging, slot->buffer, slot->is_span};
     struct hr_error error;
     if (leave_storage(reader, slot, 1, &error) < 0) {
         fail_chunk(reader, slot, &error);
         finish_chunk(reader, slot, 0);
         return;
     }
-    append(&reader->held_first, &reader->held_last, slot);
-    reader->held_count++;
+    slot->staging = NULL;
+    slot->chunk = NULL;
+    reader->free_count++;
+    hr_gate_hold(reader->load, &held);
 }
 
 void hr_reader_place(struct hr_reader *reader, struct slot *slot)
@@ -238,25 +241,17 @@ void hr_reader_place(struct hr_reader *reader, struct slot *slot)
         place(reader, slot);
 }
 
-/* So long a reader waits for the gate before it looks at its copies, whose buffers others may wait for. */
-#define GATE_WAIT_NS 100000
-
-int hr_reader_pass_gate(struct hr_reader *reader, int block)
+void hr_reader_take_over(struct hr_reader *reader, struct slot *slot, const struct held_chunk *held)
 {
-    struct slot *slot = reader->held_first;
-    if (!slot)
-        return 0;
-    if (block)
-        hr_gate_wait(reader->load, slot->chunk, reader->copy_first ? GATE_WAIT_NS : 0, reader->index);
-    if (hr_gate_is_shut(reader->load, slot->chunk) && !reader->load->stopping)
-        return block;
-    reader->held_first = slot->copy_next;
-    reader->held_count--;
-    if (reader->load->stopping)
-        finish_chunk(reader, slot, 0);
-    else
-        place(reader, slot);
-    return 1;
+    slot->chunk = held->chunk;
+    slot->ring = held->ring;
+    slot->staging = held->staging;
+    slot->buffer = held->buffer;
+    slot->is_span = held->is_span;
+    slot->has_left = 1;
+    slot->has_landed = 0;
+    reader->free_count--;
+    place(reader, slot);
 }
 
 int hr_reader_finish_copy(struct hr_reader *reader, int block)

@@ -26,8 +26,6 @@ struct hr_reader {
     struct slot *read_last;              /* read, and about to be placed; NULL: none */
     struct slot *blocked;                /* ready to read, but the budget was spent */
     struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
-    struct slot *held_first, *held_last; /* slots that were read and wait for the gate, oldest first */
-    uint32_t held_count;
     const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
     struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: the gate, or a descriptor */
     int waits_at_gate;
@@ -48,11 +46,8 @@ void hr_reader_advance(struct hr_reader *reader, struct slot *slot);
 struct slot *hr_reader_complete_read(struct hr_reader *reader);
 /* The chunk has been read: on to its places, or behind the gate until that is open. */
 void hr_reader_place(struct hr_reader *reader, struct slot *slot);
-/*
- * The oldest chunk behind the gate goes on if that is open for it: 1, or 0 as above. With `block` waits for that, and
- * while copies are under way not for long; then 1 if there is one.
- */
-int hr_reader_pass_gate(struct hr_reader *reader, int block);
+/* What was held behind the gate goes on, in a free slot. */
+void hr_reader_take_over(struct hr_reader *reader, struct slot *slot, const struct held_chunk *held);
 /* Whether a read has ended that nobody has seen yet. Those out of the page cache often end while they are started. */
 int hr_reader_has_read(const struct hr_reader *reader);
 /* Finishes the oldest copy if it is done, or with `block` once it is: 1, or 0 when it is not or there is none. */

@@ -55,7 +55,7 @@ struct slot {
     struct hr_staging *ring;         /* what the buffer was taken from, */
     struct hr_staging_slot *staging; /*   and what it is a part of */
     struct hr_fence **fences;        /* by device; NULL without devices */
-    struct slot *copy_next;          /* the next one that its reader sent, or holds at the gate */
+    struct slot *copy_next;          /* the next one that its reader sent */
     int has_left;                    /* its file was compared and released: all of it is in the buffer */
     int has_landed;                  /* a feed's: it was counted when it was sent */
 };

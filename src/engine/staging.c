@@ -330,6 +330,11 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
     return bytes;
 }
 
+size_t hr_staging_early_max(const struct hr_staging *staging)
+{
+    return early_max(staging->slot_limit);
+}
+
 uint64_t hr_staging_bytes_max(const struct hr_staging *staging)
 {
     return piece_bytes(staging, staging->slot_limit);

@@ -63,6 +63,8 @@ void hr_staging_wait(struct hr_staging *staging);
 
 /* Frees the blocks that are wholly unused, but for what early slots must leave to others; returns their bytes. */
 uint64_t hr_staging_trim(struct hr_staging *staging);
+/* Most slots that are ever taken early, where memory does not run short. */
+size_t hr_staging_early_max(const struct hr_staging *staging);
 /* Most bytes that it will pin. */
 uint64_t hr_staging_bytes_max(const struct hr_staging *staging);
 /* Bytes that are pinned now, and what kind they are, with the reason when it is not the best. */

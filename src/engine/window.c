@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "engine/gate.h"
 #include "engine/spreader.h"
 #include "engine/trace.h"
 
@@ -210,7 +211,10 @@ static void publish_group(struct hr_load *load, size_t group_index)
         hr_queue_push(&load->queued[group->device_index].groups, group_index);
     load->groups[group_index].status = GROUP_ADMITTED;
     load->event_count++;
-    pthread_cond_broadcast(&load->work);
+    if (load->is_feed)
+        hr_load_wake_readers(load, group->chunk_count);
+    else
+        pthread_cond_broadcast(&load->work);
     pthread_cond_broadcast(&load->done);
 }
 
@@ -256,8 +260,7 @@ static size_t reserve_next(struct hr_load *load)
     pthread_mutex_lock(&load->lock);
     while (load->group_next < load->plan.group_count && load->groups[load->group_next].status != GROUP_PLANNED)
         load->group_next++;
-    int has_room = load->gate == SIZE_MAX || load->group_next < load->gate + load->gate_ahead;
-    if (load->group_next < load->plan.group_count && has_room && !load->stopping) {
+    if (load->group_next < load->plan.group_count && hr_gate_has_room(load, load->group_next) && !load->stopping) {
         uint64_t bytes = load->plan.groups[load->group_next].window_bytes;
         if (window == 0 || load->window_bytes == 0 ||
             (load->window_bytes <= window && bytes <= window - load->window_bytes)) {
