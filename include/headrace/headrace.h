@@ -470,7 +470,10 @@ struct hr_group {
     int (*exchange)(void *context, const void *send, void *receive, uint64_t bytes);
     /* The next two: memory of `alloc`. `bytes` of each rank, in their order, into `receive` on all. */
     int (*all_gather)(void *context, const void *send, void *receive, uint64_t bytes);
-    /* `send` of the root: `bytes` for each rank, in their order; of the others: NULL. */
+    /*
+     * `send` of the root: `bytes` for each rank, in their order; of the others: NULL. Called for each root in turn, from
+     * 0 on, with nothing between, so that the last may start what the others have prepared.
+     */
     int (*scatter)(void *context, const void *send, void *receive, uint64_t bytes, uint32_t root);
     /*
      * Optional: why. Called after a function failed and after every wait for a collective; NULL: all is well. The text

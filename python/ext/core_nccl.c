@@ -84,13 +84,13 @@ int core_nccl_scatter(struct core_nccl *self, const void *send, void *receive, u
 {
     if (enter(self))
         return -1;
-    int result = nccl.ncclGroupStart();
+    int result = root == 0 ? nccl.ncclGroupStart() : 0;
     for (uint32_t r = 0; send && !result && r < self->world; r++)
         result =
             nccl.ncclSend((const char *)send + r * bytes, bytes, NCCL_UINT8, (int)r, self->communicator, self->stream);
     if (!result)
         result = nccl.ncclRecv(receive, bytes, NCCL_UINT8, (int)root, self->communicator, self->stream);
-    int ended = nccl.ncclGroupEnd();
+    int ended = result || root + 1 == self->world ? nccl.ncclGroupEnd() : 0;
     return leave(self, result ? result : ended);
 }
 

@@ -28,7 +28,10 @@ struct core_nccl {
 /* Finds NCCL in the process. 0; else it cannot be used, and self->communicator is NULL. */
 int core_nccl_init(struct core_nccl *self, void *communicator, void *stream, uint32_t world,
                    struct core_nccl_flags *flags);
-/* As hr_group has them. The device must be current on the thread. Not 0: alarm, or self->result says why. */
+/*
+ * As hr_group has them; the scatters of all roots are one launch, by the last. The device must be current on the thread.
+ * Not 0: alarm, or self->result says why.
+ */
 int core_nccl_all_gather(struct core_nccl *self, const void *send, void *receive, uint64_t bytes);
 int core_nccl_scatter(struct core_nccl *self, const void *send, void *receive, uint64_t bytes, uint32_t root);
 /* What self->result means. */
