@@ -250,6 +250,21 @@ static void run_settings(const char *const *devices)
         }
 }
 
+/* GPUs: parts are read ahead as far as the ring goes, be it a slot, a few, or more than the readers keep busy. */
+static void run_rings(const char *const *devices)
+{
+    static const uint64_t staging_bytes[] = {64 * KIB, 800 * KIB, 1600 * KIB, 0};
+    for (int i = 0; i < 4; i++)
+        for (uint32_t readers = 1; readers <= 5; readers += 4) {
+            struct hr_loader_options loader = {.thread_count = readers,
+                                               .route = i % 2 ? HR_ROUTE_PREAD : HR_ROUTE_AUTO,
+                                               .chunk_bytes = 64 * KIB,
+                                               .staging_bytes = staging_bytes[i]};
+            struct hr_load_options options = {.group_bytes = 1000 * KIB};
+            run_well(2 + (uint32_t)i % 2, devices, loader, options, BY_NEXT);
+        }
+}
+
 static void test_host(void **state)
 {
     (void)state;
@@ -549,6 +564,7 @@ static void test_gpu(void **state)
     if (fake)
         scene_need_fake("devices=2,delay_us=5");
     run_settings(gpu_names());
+    run_rings(gpu_names());
     run_casts(2, gpu_names(), 0);
     run_casts(3, gpu_names(), 600 * KIB);
     if (!fake)
