@@ -29,16 +29,20 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class View(NamedTuple):
-    """Which elements of a tensor were copied, and where to."""
+    """Which elements of a tensor were copied, as (start, stop, step) of each dimension, and where to."""
 
-    slices: tuple[slice, ...]
+    ranges: tuple[tuple[int, int, int], ...]
     device: torch.device
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        return tuple(slice(*part) for part in self.ranges)
 
 
 class _Part:
-    """What is read ahead of one tensor: (slices, memory) of each view. It is there when the load has handed it out."""
+    """What is read ahead of one tensor. It is there when the load has handed it out."""
 
-    def __init__(self, job: Job, name: str, memories: list[tuple[Any, torch.Tensor]]) -> None:
+    def __init__(self, job: Job, name: str, memories: dict[View, torch.Tensor]) -> None:
         self._job = job
         self._name = name
         self._memories = memories
@@ -47,14 +51,13 @@ class _Part:
 
     def find(self, view: View) -> torch.Tensor | None:
         """The memory of this view, or None. Waits until it is read; raises what ended the load."""
-        for slices, memory in self._memories:
-            if slices == view.slices and memory.device == view.device:
-                with self._lock:
-                    if not self._has_come:
-                        self._job.get(self._name)
-                        self._has_come = True
-                return memory
-        return None
+        memory = self._memories.get(view)
+        if memory is not None:
+            with self._lock:
+                if not self._has_come:
+                    self._job.get(self._name)
+                    self._has_come = True
+        return memory
 
 
 class _Batch(NamedTuple):
@@ -122,15 +125,16 @@ class Ahead:
         self._end(len(self._infos))
 
     def _start(self, expected: list[Expected]) -> _Batch:
-        into: dict[str, list[tuple[Any, torch.Tensor]]] = {}
+        memories: dict[str, dict[View, torch.Tensor]] = {}
         for tensor in expected:
             info = self._infos[tensor.number]
             dtype = torch_dtype(torch, info.dtype)
-            into[info.name] = [(view.slices, _memory_for(view, dtype)) for view in tensor.views]
+            memories[info.name] = {view: _memory_for(view, dtype) for view in tensor.views}
+        into = {name: [(view.slices, memory) for view, memory in of.items()] for name, of in memories.items()}
         job = self._checkpoint.start(list(into), into=into, window_bytes=0, order="file", loader=self._loader)
         job._quiet = True
         self.load_count += 1
-        parts = {name: _Part(job, name, memories) for name, memories in into.items()}
+        parts = {name: _Part(job, name, of) for name, of in memories.items()}
         return _Batch(expected[-1].number, job, parts)
 
     def _end(self, index: int) -> None:
@@ -148,5 +152,5 @@ class Ahead:
 
 
 def _memory_for(view: View, dtype: Any) -> torch.Tensor:
-    sizes = [len(range(part.start, part.stop, part.step)) for part in view.slices]
+    sizes = [len(range(*part)) for part in view.ranges]
     return torch.empty(sizes, dtype=dtype, device=view.device)

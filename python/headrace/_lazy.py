@@ -38,6 +38,10 @@ class Box(NamedTuple):
     slices: tuple[slice, ...]
     axes: tuple[Union[int, None], ...]
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((part.start, part.stop, part.step) for part in self.slices)
+
 
 def box_of(shape: tuple[int, ...], view: torch.Tensor) -> Box | None:
     """The box that `view` is of a compact row-major tensor of this shape, or None. `view` has elements."""
@@ -101,7 +105,7 @@ class Source:
     def read(self, name: str, box: Box, memory: torch.Tensor) -> None:
         """Reads a box into memory of the view's shape, at once."""
         ahead = self._ahead
-        if ahead is None or not ahead.take(name, View(box.slices, memory.device), _target(box, memory)):
+        if ahead is None or not ahead.take(name, View(box.ranges, memory.device), _target(box, memory)):
             self._load({name: (box, memory)})
             return
         with self._lock:

@@ -9,7 +9,7 @@ Expectations are collected into batches, a load each, in the order in which thei
 whole once its last tensor is over; the batches that there are never exceed the window. A kind of tensor whose
 expectation failed twice in a row is left alone from then on.
 
-Pure: knows numbers of tensors, views as somebody else's values that are compared, and bytes.
+Pure: knows numbers of tensors, views as somebody else's hashable values, and bytes.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class Predictor:
         self._window_bytes = window_bytes
         self._batch_bytes = min(BATCH_BYTES, window_bytes // 4)
         self._current = -1
-        self._copied: list[tuple[Any, int]] = []  # of the current tensor: views and their bytes
+        self._copied: dict[Hashable, int] = {}  # of the current tensor: views and their bytes
         self._waiting: list[Expected] = []  # a heap: for the next batches
         self._waiting_bytes = 0
         self._given: dict[int, Expected] = {}  # in batches that there are
         self._failures: dict[Hashable, int] = {}
         self._batches: list[tuple[int, int]] = []  # the last tensor and the bytes of those that there are
 
-    def note(self, index: int, view: Any, nbytes: int) -> None:
+    def note(self, index: int, view: Hashable, nbytes: int) -> None:
         """A view of a tensor was copied. Counts only until the next tensor is handed out."""
         if index == self._current:
-            self._copied.append((view, nbytes))
+            self._copied[view] = nbytes
 
     def step(self, index: int) -> list[Expected]:
         """Tensor `index` is about to be handed out, and all before it are over: their batches are freed. Returns the
         batch to read now, or nothing."""
         self._learn()
-        self._current, self._copied = index, []
+        self._current, self._copied = index, {}
         self._batches = [batch for batch in self._batches if batch[0] >= index]
         return self._next_batch(index)
 
@@ -74,15 +74,14 @@ class Predictor:
         """What was copied of the current tensor is expected of the next that is alike."""
         if self._current < 0:
             return
-        views, nbytes = _distinct(self._copied)
-        kind = self._kinds[self._current]
+        kind, copied = self._kinds[self._current], self._copied
         expected = self._given.pop(self._current, None)
         if expected is not None:
-            has_failed = any(view not in views for view in expected.views)
+            has_failed = any(view not in copied for view in expected.views)
             self._failures[kind] = self._failures.get(kind, 0) + 1 if has_failed else 0
-        coming = self._next[self._current]
+        coming, nbytes = self._next[self._current], sum(copied.values())
         if coming is not None and 0 < nbytes <= self._window_bytes and self._failures.get(kind, 0) < FAILURES_MAX:
-            heapq.heappush(self._waiting, Expected(coming, tuple(views), nbytes))
+            heapq.heappush(self._waiting, Expected(coming, tuple(copied), nbytes))
             self._waiting_bytes += nbytes
 
     def _next_batch(self, index: int) -> list[Expected]:
@@ -94,7 +93,7 @@ class Predictor:
         if not is_due and self._waiting_bytes < self._batch_bytes:
             return []
         batch: list[Expected] = []
-        size = 0
+        size = 0  # the first tensor may be larger than a batch
         if room >= min(self._waiting_bytes, self._batch_bytes):
             while self._waiting and size + self._waiting[0].nbytes <= min(room, self._batch_bytes if batch else room):
                 batch.append(self._pop())
@@ -111,17 +110,6 @@ class Predictor:
         expected = heapq.heappop(self._waiting)
         self._waiting_bytes -= expected.nbytes
         return expected
-
-
-def _distinct(copied: list[tuple[Any, int]]) -> tuple[list[Any], int]:
-    """The views that differ, and their bytes."""
-    views: list[Any] = []
-    total = 0
-    for view, nbytes in copied:
-        if view not in views:
-            views.append(view)
-            total += nbytes
-    return views, total
 
 
 def _next_alike(kinds: Sequence[Hashable]) -> list[Union[int, None]]:
