@@ -11,6 +11,7 @@ import threading
 import weakref
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import reference
 from test_servers import servers, vllm_loader  # noqa: F401
@@ -18,7 +19,7 @@ from test_servers import servers, vllm_loader  # noqa: F401
 torch = pytest.importorskip("torch")
 
 import headrace  # noqa: E402
-from headrace import _ahead, _lazy, _predict  # noqa: E402
+from headrace import _ahead, _dtypes, _lazy, _predict  # noqa: E402
 from headrace._checkpoint import Checkpoint  # noqa: E402
 
 LAYERS, EXPERTS, SIZE = 8, 4, 16
@@ -181,6 +182,25 @@ def test_other_operations_take_what_is_right(servers, weights, tmp_path):  # noq
         return [tensor.reshape(-1)[3:7]] if ".layers.3." in name else halves(name, tensor, rank)
 
     load(tmp_path, weights, Model(0, views), only_views=False)
+
+
+def test_all_dtypes_bit_by_bit(servers, tmp_path):  # noqa: F811
+    generator = numpy.random.default_rng(6)
+    names = [name for name in reference.DTYPE_BITS if _dtypes.torch_dtype(torch, name) is not None and name != "F4"]
+    tensors = {
+        f"layers.{layer}.{name}": reference.random_tensor(generator, name, [4, 6])
+        for layer in range(3)
+        for name in names
+    }
+    reference.write_by_hand(tmp_path / "a.safetensors", tensors)
+    loader = vllm_loader(lazy_bytes=1, threads=1)
+    for name, tensor in loader.get_all_weights(SimpleNamespace(model=str(tmp_path)), None):
+        memory = torch.empty(4, 3, dtype=tensor.dtype)
+        memory.copy_(tensor[:, 1::2])
+        _, _, data = tensors[name]
+        expected = numpy.frombuffer(data, f"V{tensor.element_size()}").reshape(4, 6)[:, 1::2].tobytes()
+        assert memory.view(torch.uint8).numpy().tobytes() == expected, name
+    assert loader.headrace.load_count == len(names) + 2
 
 
 def views_at_random(seed):

@@ -26,9 +26,14 @@ def test_copies_on_another_stream(servers, weights, tmp_path, views_of, window_b
         def copying(self):
             """Each copy is behind slow work of a stream that is not the one on which memory is made."""
             stream = streams[len(self.parameters) % 2]
+            stream.wait_stream(torch.cuda.current_stream())  # which made the parameter
             context = contextlib.ExitStack()
             context.enter_context(torch.cuda.stream(stream))
             torch.cuda._sleep(200_000)
             return context
+
+        def check(self, *arguments):
+            torch.cuda.synchronize()
+            return super().check(*arguments)
 
     load(tmp_path, weights, OnStreams(0, views_of, device="cuda"), window_bytes=window_bytes)
