@@ -6,6 +6,8 @@ computes sizes and strides and has no memory. Copied into memory of the same dty
 read, straight to where they belong. Whatever else is done with it reads it first, and then goes on with an ordinary
 tensor that owns its memory. So the result never depends on which operations are known here.
 
+With several ranks most of it is read ahead (_ahead.py): then the same bytes come from memory.
+
 A view is a box of the file's tensor: it keeps the order of elements, of every dimension a range, and may permute and
 drop dimensions. A view that is no box, as a flattened slice, is read first.
 """
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple, Union
 
 import torch
 
+from ._ahead import Ahead, View
 from ._checkpoint import Checkpoint, TensorInfo
 from ._options import Loader
 
@@ -34,6 +37,10 @@ class Box(NamedTuple):
 
     slices: tuple[slice, ...]
     axes: tuple[Union[int, None], ...]
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((part.start, part.stop, part.step) for part in self.slices)
 
 
 def box_of(shape: tuple[int, ...], view: torch.Tensor) -> Box | None:
@@ -72,26 +79,37 @@ class Source:
     """Where the lazy tensors of a checkpoint take their bytes from.
 
     With `together`, copies are only noted, and done by flush(), all in one load: for callers that know that nobody
-    looks at the memory before.
+    looks at the memory before. With `ahead`, what that has read is copied from there; close() ends it.
     """
 
-    def __init__(self, checkpoint: Checkpoint, loader: Loader, together: bool = False) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, loader: Loader, together: bool = False, ahead: Ahead | None = None
+    ) -> None:
         self._checkpoint = checkpoint
         self._loader = loader
         self._together = together
+        self._ahead = ahead
         self._lock = threading.Lock()
         self._noted: dict[str, dict[str, tuple[Box, torch.Tensor]]] = {}  # device -> name -> what goes where
         self._alive: dict[int, weakref.ref[LazyTensor]] = {}
         self.bytes_read = 0
         self.bytes_copied = 0
+        self.load_count = 0
 
     def tensor(self, info: TensorInfo, dtype: torch.dtype) -> LazyTensor:
-        """A lazy tensor of the whole of `info`."""
+        """A lazy tensor of the whole of `info`, about to be handed out."""
+        if self._ahead is not None:
+            self._ahead.step(info.name)
         return LazyTensor(self, info, torch.empty(info.shape, dtype=dtype, device="meta"), None)
 
     def read(self, name: str, box: Box, memory: torch.Tensor) -> None:
         """Reads a box into memory of the view's shape, at once."""
-        self._load({name: (box, memory)})
+        ahead = self._ahead
+        if ahead is None or not ahead.take(name, View(box.ranges, memory.device), _target(box, memory)):
+            self._load({name: (box, memory)})
+            return
+        with self._lock:
+            self.bytes_copied += memory.nbytes
 
     def copy(self, name: str, box: Box, memory: torch.Tensor) -> None:
         """As read(), but later where that is allowed."""
@@ -107,6 +125,14 @@ class Source:
         noted, self._noted = self._noted, {}
         for copies in noted.values():
             self._load(copies)
+
+    def close(self) -> None:
+        """Ends reading ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self.bytes_read += self._ahead.bytes_read
+            self.load_count += self._ahead.load_count
+            self._ahead = None
 
     def settle(self) -> None:
         """Gives tensors that somebody keeps, and that were not copied yet, memory of their own."""
@@ -133,6 +159,7 @@ class Source:
             job.wait()
         stats = self._checkpoint.last_stats
         with self._lock:
+            self.load_count += 1
             self.bytes_copied += nbytes
             self.bytes_read += stats.bytes_read if stats is not None else 0
 
@@ -169,7 +196,7 @@ class LazyTensor(torch.Tensor):
     _info: TensorInfo
     _view: torch.Tensor
     _box: Union[Box, None]
-    _root: LazyTensor
+    _root: Union[LazyTensor, None]  # of which it is a view; None: of none, as a cycle would keep it alive
     _value: Union[torch.Tensor, None]
     was_copied: bool
 
@@ -182,7 +209,7 @@ class LazyTensor(torch.Tensor):
         )
         self._source, self._info, self._view, self._value = source, info, view, None
         self._box = box_of(info.shape, view) if view.numel() else None
-        self._root = self if root is None else root
+        self._root = root
         self.was_copied = False
         source.watch(self)
         return self
@@ -196,19 +223,22 @@ class LazyTensor(torch.Tensor):
     def value(self) -> torch.Tensor:
         """An ordinary tensor with its elements, the same at each call."""
         if self._value is None:
-            root = self._root._value
-            if root is not None:
+            whole = None if self._root is None else self._root._value
+            if whole is not None:
                 view = self._view
-                self._value = root.as_strided(view.shape, view.stride(), view.storage_offset())
+                self._value = whole.as_strided(view.shape, view.stride(), view.storage_offset())
             else:
                 self._value = self._read(_HOST)
         return self._value
 
     def shared_value(self) -> torch.Tensor:
         """As value(), in memory that views of the same tensor share: for what writes to it."""
-        if self._value is None:
+        if self._value is None and self._root is not None:
             self._root.value()
         return self.value()
+
+    def _whole(self) -> LazyTensor:
+        return self if self._root is None else self._root
 
     def _read(self, device: torch.device) -> torch.Tensor:
         memory = torch.empty(self.shape, dtype=self.dtype, device=device)
@@ -217,12 +247,13 @@ class LazyTensor(torch.Tensor):
         return memory
 
     def _view_as(self, view: torch.Tensor) -> LazyTensor | None:
-        lazy = LazyTensor(self._source, self._info, view, self._root)
+        lazy = LazyTensor(self._source, self._info, view, self._whole())
         return lazy if lazy._box is not None or not view.numel() else None
 
     def _copy_into(self, memory: torch.Tensor) -> bool:
         """memory.copy_(self), where reading does it. What has another dtype is read to the same GPU first."""
-        if self._value is not None or self._root._value is not None or self._box is None:
+        whole = self._whole()
+        if self._value is not None or whole._value is not None or self._box is None:
             return False
         if can_take(memory, self):
             self._source.copy(self._info.name, self._box, memory)
@@ -230,7 +261,7 @@ class LazyTensor(torch.Tensor):
             memory.copy_(self._read(memory.device))
         else:
             return False
-        self.was_copied = self._root.was_copied = True
+        self.was_copied = whole.was_copied = True
         return True
 
     # ------------------------------------------------------------------------------------------- what PyTorch calls

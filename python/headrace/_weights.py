@@ -2,8 +2,8 @@
 of a model's files, of (name, tensor).
 
 Tensors come in file order, read ahead under a window. With several ranks a rank keeps but a part of most tensors: then
-all but small ones are lazy (_lazy.py) and read where and as far as they are copied. A tensor that does not fit into the
-window is lazy in any case.
+all but small ones are lazy (_lazy.py) and read as far as they are copied, ahead where that can be foreseen (_ahead.py).
+A tensor that does not fit into the window is lazy in any case.
 
 The plugins step into the server's own loader by its function that iterates over safetensors files, and only while
 one of their loaders asks for it (`active`): which files those are, which tensors go by which names, and what happens
@@ -24,7 +24,7 @@ from typing import Any, Union
 
 import torch
 
-from . import _api, _dtypes, _lazy, errors
+from . import _ahead, _api, _dtypes, _lazy, errors
 from ._checkpoint import Checkpoint, TensorInfo
 from ._job import Job
 from ._options import Loader, checked_number
@@ -56,6 +56,7 @@ class Reader:
         self._lazy_bytes = _bytes_option(options, "lazy_bytes")
         self.bytes_read = 0  # of all files so far, as is what follows
         self.bytes_wanted = 0
+        self.load_count = 0
 
     def weights(self, files: Sequence[str], keep: Callable[[str], bool], progress: bool = False) -> Weights:
         """An iterator over the tensors of `files` whose names `keep` accepts. What it cannot do it says at once, by a
@@ -65,20 +66,24 @@ class Reader:
         for info in infos:
             if _dtypes.torch_dtype(torch, info.dtype) is None:
                 raise errors.make("Unsupported", f"tensor '{info.name}': torch has no dtype for {info.dtype}")
-        lazy = {info.name for info in infos if self._is_lazy(info)}
-        rest = [info.name for info in infos if info.name not in lazy]
+        lazy = [info for info in infos if self._is_lazy(info)]
+        names = {info.name for info in lazy}
+        rest = [info.name for info in infos if info.name not in names]
+        window_bytes = self._window_bytes // 2 if lazy and rest else self._window_bytes
         job = checkpoint.start(
-            rest, framework="torch", device=self._place(), window_bytes=self._window_bytes, order="file",
-            loader=self._loader,
+            rest, framework="torch", device=self._place(), window_bytes=window_bytes, order="file", loader=self._loader
         )
         job._quiet = True  # _report() says it
-        return self._iterate(checkpoint, infos, lazy, job, progress)
+        ahead = _ahead.Ahead(checkpoint, self._loader, lazy, window_bytes)
+        source = _lazy.Source(checkpoint, self._loader, ahead=ahead)
+        return self._iterate(source, checkpoint, infos, names, job, progress)
 
     def sharded(self, files: Sequence[str]) -> Weights:
         """As weights(), of files of one rank: all are lazy, and what is copied of them is read in one load, after the
         last one was handed out. For a caller that does nothing but copy."""
         checkpoint = _api.open(sorted(files), strict=False)
-        return self._iterate(checkpoint, list(checkpoint.values()), set(checkpoint), None, False)
+        source = _lazy.Source(checkpoint, self._loader, together=True)
+        return self._iterate(source, checkpoint, list(checkpoint.values()), set(checkpoint), None, False)
 
     def _is_lazy(self, info: TensorInfo) -> bool:
         if info.dtype == "F4":  # its pairs of elements are no elements of a view
@@ -94,10 +99,10 @@ class Reader:
         return torch.device("cuda") if torch.version.cuda and torch.cuda.is_available() else "cpu"
 
     def _iterate(
-        self, checkpoint: Checkpoint, infos: list[TensorInfo], lazy: set[str], job: Job | None, progress: bool
+        self, source: _lazy.Source, checkpoint: Checkpoint, infos: list[TensorInfo], lazy: set[str], job: Job | None,
+        progress: bool,
     ) -> Weights:
         started = time.perf_counter()
-        source = _lazy.Source(checkpoint, self._loader, together=job is None)
         bar = _bar(sum(info.nbytes for info in infos)) if progress else None
         try:
             for info in infos:
@@ -109,8 +114,10 @@ class Reader:
                     bar.update(info.nbytes)
             source.flush()
             source.settle()
+            source.close()
             self._report(checkpoint, infos, source, job, time.perf_counter() - started)
         finally:
+            source.close()
             if job is not None:
                 job.close()
             if bar is not None:
@@ -127,10 +134,11 @@ class Reader:
         wanted = ahead + source.bytes_copied
         self.bytes_read += read
         self.bytes_wanted += wanted
+        self.load_count += source.load_count
         total = sum(info.nbytes for info in infos)
         self.logger.info(
-            "headrace: %.3f GB of %.3f GB in %d files for this rank, %.3f GB read, %.2f s",
-            wanted / 1e9, total / 1e9, len(checkpoint.files), read / 1e9, seconds,
+            "headrace: %.3f GB of %.3f GB in %d files for this rank, %.3f GB read, lazy tensors by %d loads, %.2f s",
+            wanted / 1e9, total / 1e9, len(checkpoint.files), read / 1e9, source.load_count, seconds,
         )
 
 

@@ -245,8 +245,7 @@ def test_vllm_sharded_state_straight_into_parameters(servers, tmp_path):
 
 
 def sglang_loader(load_format="headrace", **extra):
-    register = importlib.import_module("headrace.sglang").register
-    importlib.import_module("sglang.srt.plugins").load_plugins(register)
+    importlib.import_module("sglang.srt.plugins").load_plugins()
     config = importlib.import_module("sglang.srt.configs.load_config").LoadConfig(load_format, extra)
     return importlib.import_module("sglang.srt.model_loader.loader").get_model_loader(config)
 
