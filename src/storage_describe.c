@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <headrace/headrace.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/sys.h"
 #include "catalog/file_open.h"
 #include "catalog/paths.h"
+#include "io/fixed.h"
 #include "io/storage.h"
 
 static void write_facts(const struct hr_storage *storage, char *ret_text, size_t capacity)
@@ -26,6 +28,17 @@ static void write_facts(const struct hr_storage *storage, char *ret_text, size_t
              storage->is_remote ? ", remote" : "", alignment);
 }
 
+/* Registered memory matters where io_uring reads. */
+static void add_fixed(char *text, size_t capacity)
+{
+    char why[64];
+    if (!hr_io_uring.probe(why, sizeof why))
+        return;
+    size_t used = strlen(text);
+    hr_fixed_describe(hr_fixed_probe(), why, sizeof why);
+    snprintf(text + used, capacity - used, "; fixed buffers: %s", why);
+}
+
 static int describe_file(const char *path, char *ret_text, size_t capacity, struct hr_error *err)
 {
     struct hr_storage storage;
@@ -37,6 +50,8 @@ static int describe_file(const char *path, char *ret_text, size_t capacity, stru
     hr_storage_probe(path, fd, &storage);
     hr_sys->close(fd);
     write_facts(&storage, ret_text, capacity);
+    if (!storage.is_memory)
+        add_fixed(ret_text, capacity);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 """Runs the tests of loads and of the command where less is allowed than usual, and holds `headrace doctor` and
-`headrace load` to saying so: io_uring forbidden (EPERM) and hidden (ENOSYS) by seccomp, 64 descriptors, an
-unprivileged user with 8 MiB of locked memory, all of them without a driver of GPUs where the machine has none, and
-GPUs of the fake driver. The tests of the command bring that along where they need it.
+`headrace load` to saying so: io_uring forbidden (EPERM) and hidden (ENOSYS) by seccomp, or only registering with it,
+64 descriptors, an unprivileged user with 8 MiB of locked memory, all of them without a driver of GPUs where the machine
+has none, and GPUs of the fake driver. The tests of the command bring that along where they need it.
 
     check_environments.py BUILD
 
@@ -151,6 +151,18 @@ def expect_no_uring(environment: Environment, reason: str) -> None:
     assert expect_reason(report, uring_usable=False) == in_memory, report
 
 
+def expect_no_fixed(environment: Environment, refused: str) -> None:
+    """Where io_uring is usable and the model is not in memory: registered buffers are said to be refused."""
+    text = environment.json("doctor", environment.place.model)["storage"]
+    if environment.capability("io_uring")["usable"] and not text.startswith("buffered"):
+        assert text.endswith(f"; fixed buffers: refused ({refused})"), text
+
+
+def expect_nothing_registered(environment: Environment) -> None:
+    expect_no_fixed(environment, "errno 1")
+    environment.load()
+
+
 def expect_forbidden(environment: Environment) -> None:
     expect_no_uring(environment, "a seccomp profile or security module forbids it")
 
@@ -171,6 +183,7 @@ def expect_unprivileged(environment: Environment) -> None:
     assert text.split() == [str(LOCKED_BYTES >> 10), str(os.getuid() or NOBODY)], text
     capability, report = environment.capability("io_uring"), environment.load()
     expect_reason(report, capability["usable"])
+    expect_no_fixed(environment, "limit of locked memory 8 MiB")
 
 
 def expect_no_driver(environment: Environment) -> None:
@@ -204,6 +217,7 @@ def environments(place: Place) -> list:
     return [
         (Environment(place, "io_uring forbidden", [no_uring, "EPERM"]), expect_forbidden),
         (Environment(place, "io_uring hidden", [no_uring, "ENOSYS"]), expect_hidden),
+        (Environment(place, "registering forbidden", [no_uring, "REGISTER"]), expect_nothing_registered),
         (Environment(place, "64 descriptors", [limit, "--nofile=64:64"]), expect_few_files),
         (Environment(place, "unprivileged", unprivileged, NOBODY if root else None), expect_unprivileged),
         (Environment(place, "GPU", [], gpu="devices=2"), expect_gpu),

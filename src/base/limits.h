@@ -45,6 +45,12 @@
  */
 #define HR_CHUNK_SHORT_COUNT 12u
 #define HR_CHUNK_BYTES_SHORT (2u << 20)
+/*
+ * Buffers that a ring of io_uring registers: as many slots as staging has, unless they are smaller than 4 MiB. By itself a
+ * read of 4 MiB into a registered one takes 0.012 ms of processor time instead of 0.019 where pages are huge, 0.027 instead
+ * of 0.14 where they are small; registering one of small pages takes 0.1 ms.
+ */
+#define HR_FIXED_BUFFERS_MAX 64u
 /* Slots of the ring by default, and the most pinned memory unless the caller asks for more. */
 #define HR_STAGING_SLOTS_DEFAULT 32
 #define HR_STAGING_BYTES_MAX (256u << 20)

@@ -360,6 +360,15 @@ static int real_descriptor_limits(uint64_t *ret_soft, uint64_t *ret_hard)
     return 0;
 }
 
+static int real_locked_memory_limit(uint64_t *ret_bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit))
+        return -errno;
+    *ret_bytes = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+    return 0;
+}
+
 static uint64_t real_thread_cpu_ns(void)
 {
     struct timespec taken;
@@ -380,6 +389,12 @@ static void real_library_close(void *library)
 static int real_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe)
 {
     return io_uring_wait_cqe(ring, ret_cqe);
+}
+
+static int real_ring_buffer_set(struct io_uring *ring, unsigned index, const struct iovec *memory)
+{
+    int count = io_uring_register_buffers_update_tag(ring, index, memory, NULL, 1);
+    return count < 0 ? count : count == 1 ? 0 : -EINVAL;
 }
 
 const struct hr_sys hr_sys_real = {
@@ -418,6 +433,7 @@ const struct hr_sys hr_sys_real = {
     .date = real_date,
     .core_count = real_core_count,
     .descriptor_limits = real_descriptor_limits,
+    .locked_memory_limit = real_locked_memory_limit,
     .affinity_get = real_affinity_get,
     .affinity_set = real_affinity_set,
     .memory_prefer = real_memory_prefer,
@@ -429,6 +445,9 @@ const struct hr_sys hr_sys_real = {
     .ring_exit = io_uring_queue_exit,
     .ring_submit = io_uring_submit,
     .ring_wait = real_ring_wait,
+    .ring_buffers = io_uring_register_buffers_sparse,
+    .ring_buffer_set = real_ring_buffer_set,
+    .ring_buffers_free = io_uring_unregister_buffers,
 };
 
 const struct hr_sys *hr_sys = &hr_sys_real;

@@ -76,6 +76,7 @@ struct hr_sys {
     /* what this process may use: cores by its affinity, at least 1; descriptors */
     unsigned (*core_count)(void);
     int (*descriptor_limits)(uint64_t *ret_soft, uint64_t *ret_hard);
+    int (*locked_memory_limit)(uint64_t *ret_bytes); /* UINT64_MAX: none */
     /* the calling thread's CPUs, bit i: CPU i; words that the kernel does not fill are 0 */
     int (*affinity_get)(uint64_t *ret_words, size_t word_count);
     int (*affinity_set)(const uint64_t *words, size_t word_count);
@@ -90,6 +91,9 @@ struct hr_sys {
     void (*ring_exit)(struct io_uring *ring);
     int (*ring_submit)(struct io_uring *ring);
     int (*ring_wait)(struct io_uring *ring, struct io_uring_cqe **ret_cqe);
+    int (*ring_buffers)(struct io_uring *ring, unsigned count); /* a table of registered buffers, all of them empty */
+    int (*ring_buffer_set)(struct io_uring *ring, unsigned index, const struct iovec *memory); /* an empty one */
+    int (*ring_buffers_free)(struct io_uring *ring);
 };
 
 /* The table in use. Read by everyone; replaced only by tests, while no object of the library exists. */

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "io/fixed.h"
 #include "io/residency.h"
 
 int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat, struct hr_error *err)
@@ -282,16 +283,30 @@ static void describe_places(const struct hr_load *load, char *text, size_t capac
         snprintf(text, capacity, ", %.0f %% of it straight to its place", 100.0 * (double)bytes / (double)of);
 }
 
+static void describe_fixed(const struct hr_load *load, char *text, size_t capacity)
+{
+    char refused[56];
+    int fixed = load->has_fixed;
+    *text = '\0';
+    if (fixed > 0)
+        snprintf(text, capacity, ", fixed buffers");
+    if (fixed < 0) {
+        hr_fixed_describe(fixed, refused, sizeof refused);
+        snprintf(text, capacity, ", fixed buffers %s", refused);
+    }
+}
+
 void hr_heat_describe(struct hr_load *load, char *text, size_t capacity)
 {
-    char places[48];
+    char places[48], fixed[80];
     describe_places(load, places, sizeof places);
+    describe_fixed(load, fixed, sizeof fixed);
     *text = '\0';
     if (!load->heat || pthread_mutex_trylock(&load->heat->lock))
         return;
     const struct hr_storage *storage = first_cold(load);
     if (storage)
-        snprintf(text, capacity, "%s by %s%s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
-                 load->cold_backend->name, places, why_not_direct(load, storage), storage->detail);
+        snprintf(text, capacity, "%s by %s%s%s%s: %s", hr_read_mode_name(cold_mode(load, storage)),
+                 load->cold_backend->name, places, fixed, why_not_direct(load, storage), storage->detail);
     pthread_mutex_unlock(&load->heat->lock);
 }

@@ -155,6 +155,7 @@ struct hr_load {
     struct hr_error error;          /* the first one; code 0 while there is none */
 
     atomic_int binding_error; /* errno of a reader that could not be bound; 0 */
+    atomic_int has_fixed;     /* of hr_io_backend: the worst of all readers */
 
     /* counters: readers and waiters add, anybody reads */
     _Atomic uint64_t bytes_ready, bytes_landed, bytes_read, bytes_allocated, read_count;

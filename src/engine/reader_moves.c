@@ -44,6 +44,13 @@ static void fail_chunk(struct hr_reader *reader, struct slot *slot, struct hr_er
 
 /* ------------------------------------------------------------------------------------- completion */
 
+static void note_fixed(struct hr_load *load, const struct hr_io_backend *backend, const struct hr_io *io)
+{
+    int fixed = io ? backend->has_fixed(io) : 0;
+    if (fixed < 0 || (fixed && !load->has_fixed))
+        load->has_fixed = fixed;
+}
+
 void hr_reader_add_counters(struct hr_reader *reader)
 {
     struct hr_load *load = reader->load;
@@ -57,6 +64,8 @@ void hr_reader_add_counters(struct hr_reader *reader)
     uint64_t cpu_ns = hr_sys->thread_cpu_ns();
     load->cpu_ns += cpu_ns - reader->cpu_from_ns;
     reader->cpu_from_ns = cpu_ns;
+    note_fixed(load, load->backend, reader->io);
+    note_fixed(load, load->cold_backend, reader->cold_io);
     load->bytes_sent += reader->counters.placed.bytes_sent;
     load->copy_count += reader->counters.placed.copy_count;
     load->kernel_count += reader->counters.placed.kernel_count;
@@ -303,6 +312,7 @@ static int submit(struct hr_reader *reader, struct slot *slot)
     slot->op.fd = slot->fd;
     slot->op.vectors = slot->vectors + slot->vector_first;
     slot->op.vector_count = slot->vector_count - slot->vector_first;
+    slot->op.buffer = slot->staging ? &slot->staging->buffer : NULL;
     slot->begin_ns = hr_sys->clock_ns();
     slot->fork_mark = hr_fork_mark();
     note_begin(reader, slot);

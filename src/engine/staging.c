@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -35,7 +36,8 @@ struct hr_staging {
     size_t slot_max;   /* slot_limit, or what there was when memory ran short */
     size_t early_count;
     uint64_t bytes;
-    uint32_t kind; /* the worst of its blocks */
+    _Atomic uint64_t serial_last; /* of slots; pieces are made without the lock */
+    uint32_t kind;                /* the worst of its blocks */
     char detail[120];
 };
 
@@ -122,12 +124,15 @@ static int piece_make(struct hr_staging *staging, size_t slot_count, int retry, 
         hr_free(piece);
         return code;
     }
+    /* pages that stay pinned would be copied for each child of a fork */
+    hr_sys->advise(piece->block.memory, piece->block.bytes, MADV_DONTFORK);
     if (retry && slot_count > 1 && piece->block.kind != HR_STAGING_REGISTERED)
         prefer_smaller(staging, &piece->block, &slot_count, detail);
     piece->slot_count = slot_count;
     for (size_t i = 0; i < slot_count; i++) {
         struct hr_staging_slot *slot = &piece->slots[i];
         slot->memory = piece->block.memory + i * staging->slot_bytes;
+        slot->buffer = (struct hr_io_buffer){slot->memory, staging->slot_bytes, staging, ++staging->serial_last};
         slot->moves = (struct hr_move *)(piece->block.memory + slot_count * staging->slot_bytes + i * TABLE_BYTES);
         slot->move_capacity = HR_STAGING_MOVES_MAX;
         slot->block = &piece->block;

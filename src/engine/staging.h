@@ -14,11 +14,13 @@
 
 #include "device/device.h"
 #include "device/gds.h"
+#include "io/io.h"
 
 struct hr_staging;
 
 struct hr_staging_slot {
-    char *memory; /* at least as many bytes as were asked for, on a page */
+    char *memory;               /* at least as many bytes as were asked for, on a page */
+    struct hr_io_buffer buffer; /* the same memory, for reads into it */
     struct hr_move *moves;
     size_t move_capacity;
     const struct hr_staging_block *block; /* that both lie in */

@@ -14,13 +14,23 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+/* Memory that operations come back to, such as a slot of a ring: a backend may make it known to the kernel. */
+struct hr_io_buffer {
+    char *memory;
+    uint64_t bytes;
+    const void *owner; /* outlives every hr_io that reads into its buffers */
+    uint64_t serial;   /* of this buffer alone among its owner's: what lies at the same address later has another */
+};
+
 struct hr_io_op {
     int fd;
-    int vector_count;            /* 1 to HR_IOV_MAX */
-    uint32_t flags;              /* RWF_* of preadv2(2); 0: none */
-    uint64_t offset;             /* of the first byte, from the start of the file */
-    const struct iovec *vectors; /* borrowed until completion */
-    int64_t result;              /* bytes read (0: end of file), or -errno */
+    int vector_count;                  /* 1 to HR_IOV_MAX */
+    uint32_t flags;                    /* RWF_* of preadv2(2); 0: none */
+    uint64_t offset;                   /* of the first byte, from the start of the file */
+    const struct iovec *vectors;       /* borrowed until completion */
+    const struct hr_io_buffer *buffer; /* that the vectors may lie in; borrowed until completion; NULL: none */
+    int64_t result;                    /* bytes read (0: end of file), or -errno */
+    int fixed; /* the backend's own: 1: reads into a registered buffer; -errno: that was refused, and it reads without */
 };
 
 struct hr_io;
@@ -40,6 +50,8 @@ struct hr_io_backend {
     struct hr_io_op *(*wait)(struct hr_io *io);
     /* 1 when some operation is known to have completed, so that wait would hardly block; never blocks itself. */
     int (*is_done)(const struct hr_io *io);
+    /* Whether buffers are registered: 1 some are, 0 none was asked for, or -errno: they were refused. */
+    int (*has_fixed)(const struct hr_io *io);
 };
 
 extern const struct hr_io_backend hr_io_pread; /* one operation at a time, done inside submit */

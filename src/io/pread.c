@@ -79,6 +79,12 @@ static int pread_is_done(const struct hr_io *io)
     return io->count > 0;
 }
 
+static int pread_has_fixed(const struct hr_io *io)
+{
+    (void)io;
+    return 0;
+}
+
 const struct hr_io_backend hr_io_pread = {
     .name = "pread",
     .route = HR_ROUTE_PREAD,
@@ -88,4 +94,5 @@ const struct hr_io_backend hr_io_pread = {
     .submit = pread_submit,
     .wait = pread_wait,
     .is_done = pread_is_done,
+    .has_fixed = pread_has_fixed,
 };

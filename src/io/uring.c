@@ -7,6 +7,7 @@
  * the kernel has not taken yet are the last unsubmitted(io) of them, still in the submission queue. An operation is
  * returned only when its completion was seen or when the kernel never took it: until then its memory is the
  * kernel's. After a submission error that does not pass, `error` is set and nothing is submitted any more.
+ * A read into a registered buffer that is refused is read once more without.
  */
 #include "io/io.h"
 
@@ -18,6 +19,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "io/fixed.h"
 
 struct hr_io {
     struct io_uring ring;
@@ -25,6 +27,7 @@ struct hr_io {
     uint32_t again_count;   /* completions in a row that said EAGAIN */
     uint32_t dropped_count; /* with `error`: entries of the submission queue that were returned as failed */
     int error;              /* -errno, or 0 */
+    struct hr_fixed fixed;
 };
 
 /*
@@ -133,6 +136,7 @@ static void uring_close(struct hr_io *io)
     if (!io)
         return;
     assert(io->in_flight == 0);
+    hr_fixed_close(&io->fixed, &io->ring);
     hr_sys->ring_exit(&io->ring);
     hr_free(io);
 }
@@ -169,7 +173,14 @@ static int op_queue(struct hr_io *io, struct hr_io_op *op)
     struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
     if (!sqe)
         return -EBUSY;
-    io_uring_prep_readv2(sqe, op->fd, op->vectors, (unsigned)op->vector_count, op->offset, (int)op->flags);
+    int index = op->fixed < 0 ? -1 : hr_fixed_index(&io->fixed, &io->ring, op);
+    if (index < 0) {
+        io_uring_prep_readv(sqe, op->fd, op->vectors, (unsigned)op->vector_count, op->offset);
+    } else {
+        op->fixed = 1;
+        io_uring_prep_read_fixed(sqe, op->fd, op->vectors->iov_base, (unsigned)op->vectors->iov_len, op->offset, index);
+    }
+    sqe->rw_flags = (int)op->flags;
     io_uring_sqe_set_data(sqe, op);
     return 0;
 }
@@ -177,6 +188,7 @@ static int op_queue(struct hr_io *io, struct hr_io_op *op)
 static int uring_submit(struct hr_io *io, struct hr_io_op *op)
 {
     assert(io->in_flight < io->depth);
+    op->fixed = 0;
     int error = op_queue(io, op);
     if (error)
         return error;
@@ -207,6 +219,17 @@ static struct hr_io_op *completion_take(struct hr_io *io, int *ret_result)
     return op;
 }
 
+/* The file may refuse reads into registered memory, or the memory itself: it is known by the same read without. */
+static int must_read_without(struct hr_io *io, struct hr_io_op *op, int result)
+{
+    if (op->fixed < 0 && result >= 0)
+        hr_fixed_refuse(&io->fixed, op->fixed);
+    if (op->fixed <= 0 || (result != -EINVAL && result != -EOPNOTSUPP && result != -EFAULT))
+        return 0;
+    op->fixed = result;
+    return 1;
+}
+
 /* EINTR is endless by nature; EAGAIN is not expected from files, so that it must not become a silent spin. */
 static int must_repeat(struct hr_io *io, const struct hr_io_op *op, int result)
 {
@@ -234,7 +257,7 @@ static struct hr_io_op *uring_wait(struct hr_io *io)
             return op_finish(io, op, io->error);
         int result;
         op = completion_take(io, &result);
-        if (!must_repeat(io, op, result))
+        if (!must_repeat(io, op, result) && !must_read_without(io, op, result))
             return op_finish(io, op, result);
         int error = op_queue(io, op);
         if (error)
@@ -248,6 +271,11 @@ static int uring_is_done(const struct hr_io *io)
     return io_uring_cq_ready(&io->ring) > 0;
 }
 
+static int uring_has_fixed(const struct hr_io *io)
+{
+    return io->fixed.error ? io->fixed.error : io->fixed.count > 0;
+}
+
 const struct hr_io_backend hr_io_uring = {
     .name = "uring",
     .route = HR_ROUTE_URING,
@@ -257,4 +285,5 @@ const struct hr_io_backend hr_io_uring = {
     .submit = uring_submit,
     .wait = uring_wait,
     .is_done = uring_is_done,
+    .has_fixed = uring_has_fixed,
 };

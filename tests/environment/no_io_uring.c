@@ -1,8 +1,9 @@
 /*
  * no_io_uring.c: runs a program for which the three calls of io_uring fail, as under the profiles of containers:
  *
- *   no_io_uring EPERM|ENOSYS PROGRAM [ARGUMENT]...
+ *   no_io_uring EPERM|ENOSYS|REGISTER PROGRAM [ARGUMENT]...
  *
+ * With REGISTER only io_uring_register fails, EPERM: there are rings, but neither buffers nor files can be registered.
  * The filter is inherited by everything that the program starts, and nothing can take it away.
  */
 #include <errno.h>
@@ -16,16 +17,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* These have one number on every architecture but alpha, so the filter need not look at which it is. */
-#define FIRST SYS_io_uring_setup
-#define LAST SYS_io_uring_register
-
-static int install(unsigned error)
+/* They have one number on every architecture but alpha, so the filter need not look at which it is. */
+static int install(unsigned first, unsigned error)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, FIRST, 0, 2),
-        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, LAST, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, first, 0, 2),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SYS_io_uring_register, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -36,11 +34,12 @@ static int install(unsigned error)
 int main(int argc, char **argv)
 {
     int hidden = argc > 2 && strcmp(argv[1], "ENOSYS") == 0;
-    if (argc < 3 || (!hidden && strcmp(argv[1], "EPERM") != 0)) {
-        fprintf(stderr, "usage: no_io_uring EPERM|ENOSYS PROGRAM [ARGUMENT]...\n");
+    int has_rings = argc > 2 && strcmp(argv[1], "REGISTER") == 0;
+    if (argc < 3 || (!hidden && !has_rings && strcmp(argv[1], "EPERM") != 0)) {
+        fprintf(stderr, "usage: no_io_uring EPERM|ENOSYS|REGISTER PROGRAM [ARGUMENT]...\n");
         return 2;
     }
-    if (install(hidden ? ENOSYS : EPERM)) {
+    if (install(has_rings ? SYS_io_uring_register : SYS_io_uring_setup, hidden ? ENOSYS : EPERM)) {
         fprintf(stderr, "no_io_uring: the filter is refused: %s\n", strerror(errno));
         return 3;
     }

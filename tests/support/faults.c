@@ -29,8 +29,8 @@ static atomic_ulong fail_classes, fail_first, fail_last, fail_seen, fail_fired;
 static atomic_int fail_error;
 static atomic_long live_allocations, live_mapping_bytes, live_descriptors, live_dirs, live_rings, live_threads;
 
-static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO, EIO,   EIO,
-                                                      EIO,    EAGAIN, ENOMEM, EIO, EPERM, EIO};
+static const int default_errors[FAULT_CLASS_COUNT] = {ENOMEM, ENOMEM, EMFILE, EIO,   EIO, EIO,   EIO,
+                                                      EAGAIN, ENOMEM, EIO,    EPERM, EIO, ENOMEM};
 
 /* 0, or the errno that this call has to fail with. */
 static int must_fail(enum fault_class class)
@@ -307,6 +307,18 @@ static int faulty_ring_wait(struct io_uring *ring, struct io_uring_cqe **ret_cqe
     return error ? -error : below->ring_wait(ring, ret_cqe);
 }
 
+static int faulty_ring_buffers(struct io_uring *ring, unsigned count)
+{
+    int error = must_fail(FAULT_REGISTER);
+    return error ? -error : below->ring_buffers(ring, count);
+}
+
+static int faulty_ring_buffer_set(struct io_uring *ring, unsigned index, const struct iovec *memory)
+{
+    int error = must_fail(FAULT_REGISTER);
+    return error ? -error : below->ring_buffer_set(ring, index, memory);
+}
+
 static void live_reset(void)
 {
     atomic_long *all[] = {&live_allocations, &live_mapping_bytes, &live_descriptors,
@@ -360,6 +372,8 @@ void faults_install(void)
     table.ring_exit = faulty_ring_exit;
     table.ring_submit = faulty_ring_submit;
     table.ring_wait = faulty_ring_wait;
+    table.ring_buffers = faulty_ring_buffers;
+    table.ring_buffer_set = faulty_ring_buffer_set;
     hr_sys = &table;
 }
 

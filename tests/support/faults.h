@@ -17,12 +17,13 @@ enum fault_class {
     FAULT_READ = 1 << 5,   /* preadv */
     FAULT_DIR = 1 << 6,    /* dir_open, dir_next */
     FAULT_THREAD = 1 << 7,
-    FAULT_RING = 1 << 8,   /* ring_init, ring_submit, ring_wait */
-    FAULT_ADVICE = 1 << 9, /* fadvise */
-    FAULT_BIND = 1 << 10,  /* affinity_get, affinity_set, memory_prefer */
-    FAULT_WRITE = 1 << 11, /* create, pwritev, allocate, set_mode, sync, rename; unlink never fails */
-    FAULT_CLASS_COUNT = 12,
-    FAULT_ALL = (1 << 12) - 1
+    FAULT_RING = 1 << 8,      /* ring_init, ring_submit, ring_wait */
+    FAULT_ADVICE = 1 << 9,    /* fadvise */
+    FAULT_BIND = 1 << 10,     /* affinity_get, affinity_set, memory_prefer */
+    FAULT_WRITE = 1 << 11,    /* create, pwritev, allocate, set_mode, sync, rename; unlink never fails */
+    FAULT_REGISTER = 1 << 12, /* ring_buffers, ring_buffer_set; ring_buffers_free is never failed */
+    FAULT_CLASS_COUNT = 13,
+    FAULT_ALL = (1 << 13) - 1
 };
 
 /* What was made and not given back since faults_install. */
