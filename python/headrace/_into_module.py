@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from . import _devices, _dtypes, _into, errors
+from . import _devices, _dtypes, _into, _places, errors
 from ._checkpoint import Checkpoint, TensorInfo
 from ._options import Loader, number_option
 
@@ -58,7 +58,7 @@ def load(
         _check_shape(checkpoint[name], target)
     live = {name: target.tensor for name, target in found.items() if not target.tensor.is_meta}
     meta = {name: target for name, target in found.items() if target.tensor.is_meta}
-    devices = {name: _device_of(device_map, name) for name in meta}
+    devices = _devices_of(checkpoint, device_map, list(meta))
     with torch.no_grad():
         _fill(checkpoint, live, window_bytes, loader)
         torch.autograd.graph.increment_version(list(live.values()))
@@ -113,45 +113,45 @@ def _check_shape(info: TensorInfo, target: _Target) -> None:
         raise errors.make("InvalidArgument", message, tensor=info.name, file=info.file)
 
 
-def _device_of(device_map: Any, name: str) -> str:
-    """Of the prefixes of a map the longest; "" is the rest."""
+def _devices_of(checkpoint: Checkpoint, device_map: Any, names: list[str]) -> dict[str, str]:
+    """Where what is on meta goes: to one device, or as a map says."""
     if not isinstance(device_map, Mapping):
-        return "cpu" if device_map is None else _devices.name_of(device_map)
-    fitting = [prefix for prefix in device_map if prefix in ("", name) or name.startswith(f"{prefix}.")]
-    if not fitting:
+        return dict.fromkeys(names, "cpu" if device_map is None else _devices.name_of(device_map))
+    core = checkpoint._core
+    devices = dict(zip(names, _places.resolve(core, [core.find(name) for name in names], device_map, "")))
+    for name in (name for name, device in devices.items() if not device):
         raise errors.make("InvalidArgument", f"device_map= names no device for '{name}'; the key '' is for the rest",
                           tensor=name)
-    return _devices.name_of(device_map[max(fitting, key=len)])
+    return devices
 
 
 # ----------------------------------------------------------------------------------------------------- loading
 
 
 def _fill(checkpoint: Checkpoint, live: dict[str, Any], window: Union[int, None], loader: Union[Loader, None]) -> None:
-    """Into the memory that is there, of each device in one load; what a load does not cast, PyTorch does."""
-    for device in sorted({str(tensor.device) for tensor in live.values()}):
-        here = {name: tensor for name, tensor in live.items() if str(tensor.device) == device}
-        direct = {name: tensor.detach() for name, tensor in here.items()
-                  if _dtypes.casts(checkpoint[name].dtype, str(_dtypes.name_of(tensor.dtype)))}
-        if direct:
-            checkpoint.load(into=direct, loader=loader)
-        others = [name for name in here if name not in direct]
-        for name, tensor in _stream(checkpoint, others, {}, device, window, loader):
-            here[name].copy_(tensor)
+    """Into the memory that is there; what a load does not cast, PyTorch does."""
+    direct = {name: tensor.detach() for name, tensor in live.items()
+              if _dtypes.casts(checkpoint[name].dtype, str(_dtypes.name_of(tensor.dtype)))}
+    if direct:
+        checkpoint.load(into=direct, loader=loader)
+    others = {name: str(tensor.device) for name, tensor in live.items() if name not in direct}
+    for name, tensor in _stream(checkpoint, others, {}, window, loader):
+        live[name].copy_(tensor)
 
 
 def _stream(
     checkpoint: Checkpoint,
-    names: list[str],
+    devices: dict[str, str],
     dtypes: dict[str, Any],
-    device: str,
     window: Union[int, None],
     loader: Union[Loader, None],
 ) -> Iterator[tuple[str, Any]]:
-    if not names:
+    """Tensors by name, each to its device."""
+    if not devices:
         return iter(())
     most = number_option("window_bytes", window) or WINDOW_BYTES
-    return checkpoint.stream(names, framework="torch", device=device, dtype=dtypes, window_bytes=most, loader=loader)
+    return checkpoint.stream(list(devices), framework="torch", device_map=devices, dtype=dtypes, window_bytes=most,
+                             loader=loader)
 
 
 def _replace(
@@ -164,11 +164,9 @@ def _replace(
     loader: Union[Loader, None],
 ) -> None:
     wanted = {name: _dtype_for(target.tensor, checkpoint[name].dtype, dtype) for name, target in meta.items()}
-    for device in sorted(set(devices.values())):
-        names = [name for name in meta if devices[name] == device]
-        cast = {name: wanted[name] for name in names if _dtypes.casts(checkpoint[name].dtype, wanted[name])}
-        for name, tensor in _stream(checkpoint, names, cast, device, window, loader):
-            _put(torch, meta[name], tensor.to(_dtypes.torch_dtype(torch, wanted[name])))
+    cast = {name: wanted[name] for name in meta if _dtypes.casts(checkpoint[name].dtype, wanted[name])}
+    for name, tensor in _stream(checkpoint, devices, cast, window, loader):
+        _put(torch, meta[name], tensor.to(_dtypes.torch_dtype(torch, wanted[name])))
 
 
 def _dtype_for(old: Any, stored: str, dtype: Any) -> str:

@@ -151,8 +151,8 @@ def load_into_module(
     Args:
         module: its parameters may be on meta (`with torch.device("meta"): module = ...`) or on any device.
         source: what headrace.open() takes.
-        device_map: where what is on meta goes: a device, or {prefix of names: device}, of which the longest prefix
-            wins and "" is the rest; None: "cpu".
+        device_map: where what is on meta goes: a device, or a map as headrace.load() takes it: {name, pattern or
+            module: device}, "" for the rest; None: "cpu".
         dtype: of what is on meta: None: its own; "auto": as stored; or a dtype, which floating ones are cast to.
         strict: missing and unexpected names are an error.
         revision: branch, tag or commit of a hub id.
