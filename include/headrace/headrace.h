@@ -415,7 +415,7 @@ struct hr_loader_options {
     uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB, of short loads 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
     uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
-    uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB */
+    uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB, with GPUs 512 */
     struct hr_allocator allocator; /* alloc == NULL: the library's own */
     uint64_t staging_bytes; /* most pinned memory, for GPUs; 0: what is fastest, at most 256 MiB. At least one chunk */
     uint32_t keep_cache;    /* auto: not 0: what storage delivers stays in the page cache, for the next reader */

@@ -27,7 +27,7 @@ class Loader:
             (GPUDirect Storage, to GPUs).
         chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB.
         queue_depth: io_uring: reads in flight per thread, at most 256; None: 8.
-        arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB.
+        arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB, with GPUs 512.
         staging_bytes: most pinned memory for a GPU, kept between loads; None: what is fastest, at most 256 MiB.
         lanes: streams for copies to a GPU, at most 16; None: what its copy engines want.
         keep_cache: leave what storage delivers in the page cache, for the next who reads it.

@@ -41,8 +41,6 @@ static void set_defaults(struct hr_loader_options *options)
 {
     if (options->queue_depth == 0)
         options->queue_depth = HR_QUEUE_DEPTH_DEFAULT;
-    if (options->arena_bytes == 0)
-        options->arena_bytes = HR_ARENA_BYTES_DEFAULT;
 }
 
 static int check_options(const struct hr_loader_options *options, struct hr_error *err)
@@ -184,7 +182,7 @@ static int make_bounces(struct hr_loader *loader, struct hr_error *err)
                           err);
 }
 
-/* What devices allow: no mappings for them, no chunk that is too large for a slot. */
+/* What devices allow: no mappings for them, no chunk that is too large for a slot; and sizes that fit them. */
 static int settle_devices(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
 {
     int is_remote = loader->remote_devices != 0;
@@ -192,6 +190,8 @@ static int settle_devices(struct hr_loader *loader, const struct hr_loader_optio
     loader->chunk_is_asked = options->chunk_bytes != 0;
     if (loader->chunk_bytes == 0)
         loader->chunk_bytes = is_remote ? HR_CHUNK_BYTES_REMOTE : HR_CHUNK_BYTES_DEFAULT;
+    if (loader->arena_bytes == 0)
+        loader->arena_bytes = is_remote ? HR_ARENA_BYTES_REMOTE : HR_ARENA_BYTES_DEFAULT;
     int code = make_bounces(loader, err);
     if (code < 0 || !is_remote)
         return code;
