@@ -137,16 +137,20 @@ model.generate(tokens, max_new_tokens=1, do_sample=False, pad_token_id=0).cpu()
 """
 
 
-def first_token(folder: Path, device: str, rounds: int) -> dict:
+def first_token(folder: Path, device: str, rounds: int, until: float) -> dict:
+    """Rounds begin until `until`, one is counted in any case."""
     seconds: dict[str, list[float]] = {"stock": [], "headrace": [], "begin": []}
     for number in range(rounds + 1):
+        if number > 1 and time.monotonic() > until:
+            break
         for kind in seconds:
             begin = time.perf_counter()
             command = [sys.executable, "-c", PROGRAM, folder, device, kind]
             subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
             if number > 0:
                 seconds[kind].append(time.perf_counter() - begin)
-    return {kind: {"seconds": statistics.median(all_of), "least": min(all_of)} for kind, all_of in seconds.items()}
+    return {kind: {"seconds": statistics.median(all_of), "least": min(all_of), "trials": len(all_of)}
+            for kind, all_of in seconds.items()}
 
 
 def show(name: str, result: dict) -> None:
@@ -161,9 +165,11 @@ def main() -> int:
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--gib", type=float, default=7.5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0, help="bound of all, which the rounds to a first token keep")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    until = time.monotonic() + options.seconds if options.seconds else float("inf")
     if importlib.util.find_spec("transformers") is None:
         return NOT_HERE
     import torch
@@ -179,7 +185,7 @@ def main() -> int:
     for name, folder in {"dense": dense, "mixture": mixture}.items():
         result[name] = in_turns(folder, options.device, options.rounds)
         show(name, result[name])
-    result["begin"] = first_token(dense, options.device, min(options.rounds, 3))
+    result["begin"] = first_token(dense, options.device, options.rounds, until)
     print("begin:", {kind: round(row["seconds"], 2) for kind, row in result["begin"].items()})
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

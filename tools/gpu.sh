@@ -58,7 +58,7 @@ build() {
     local benchmarks=(bench_gpu bench_ruler bench_host bench_header bench_cold)
     make --no-print-directory .venv/stamp
     command -v ninja >/dev/null && generator=(-G Ninja)
-    for source in tests/unit/test_device*.c tests/unit/test_gpu*.c; do
+    for source in tests/unit/test_{device,gpu,spread_load}*.c; do
         # a test of the fake driver alone
         [[ $source != */test_device_fake.c ]] && tests+=("$(basename "$source" .c)")
     done

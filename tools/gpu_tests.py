@@ -1,6 +1,6 @@
 """Runs the tests that can use a GPU on the driver of this machine: `gpu_tests.py BIN [--json FILE]`.
 
-BIN/test_device* and BIN/test_gpu* (cmocka), the former also under compute-sanitizer where it is installed and the
+BIN/test_* (cmocka), those of devices also under compute-sanitizer where it is installed and the
 program did not skip all, and tests/python/test_gpu*.py. BIN/../cufile has a fake cuFile for BIN/test_gpu_gds. On a
 machine without a driver these tests use a fake one, so here a driver must be: without it, and when nothing passed, this
 fails.

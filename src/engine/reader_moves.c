@@ -236,6 +236,7 @@ static void hold(struct hr_reader *reader, struct slot *slot)
     slot->staging = NULL;
     slot->chunk = NULL;
     reader->free_count++;
+    hr_reader_add_counters(reader); /* before another reader sends it and its items are ready */
     hr_gate_hold(reader->load, &held);
 }
 
