@@ -410,10 +410,14 @@ struct hr_loader_options {
     size_t size;                /* of this struct */
     const char *const *devices; /* names as of hr_device_find(); NULL with a count of 0: { "cpu" }. At most 64 */
     size_t device_count;
-    uint32_t route;        /* enum hr_route */
-    uint32_t thread_count; /* reader threads of each load, at most 128; 0: the cores they may use, at most 16 */
-    uint64_t chunk_bytes;  /* the grid of reads; 0: 4 MiB, of short loads 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
-    uint32_t queue_depth;  /* io_uring: reads in flight per thread; 0: 8. At most 256 */
+    uint32_t route; /* enum hr_route */
+    /*
+     * Reader threads of each load, at most 128; 0: the cores they may use, at most 16; in a process group each of several
+     * ranks on the same cores has its part of three quarters of them.
+     */
+    uint32_t thread_count;
+    uint64_t chunk_bytes; /* the grid of reads; 0: 4 MiB, of short loads 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
+    uint32_t queue_depth; /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
     uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB, with GPUs 512 */
     struct hr_allocator allocator; /* alloc == NULL: the library's own */

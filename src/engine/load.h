@@ -113,11 +113,11 @@ struct hr_load {
     uint32_t queue_depth;
     int has_group; /* of several ranks */
     struct hr_group group;
-    struct hr_spreader *spreader; /* what it spreads (spreader.h); NULL: nothing */
-    int is_feed;                  /* the reading of another load's spread items (feed.h) */
+    struct hr_spreader *spreader;    /* what it spreads (spreader.h); NULL: nothing */
+    int is_feed;                     /* the reading of another load's spread items (feed.h) */
     struct hr_feed_slots feed_slots; /* is_feed: where they go */
     uint64_t feed_slot_bytes;
-    int storage_node;             /* of the first file's drive; -1: not known, or of no interest */
+    int storage_node; /* of the first file's drive; -1: not known, or of no interest */
     int fork_generation;
     uint64_t start_ns;
     pthread_t *threads;
@@ -140,11 +140,11 @@ struct hr_load {
     size_t gate_ahead;           /* chunks behind the gate that may be read; constant after the start */
     struct held_chunk *held_chunks;
     size_t held_count, gate_waiter_count;
-    size_t needed_group;         /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
-    uint32_t device_turn;        /* whose chunk comes next */
-    uint32_t reader_limit;       /* readers from this index on end; constant once bytes may be read */
-    int held;                    /* the ranks have not met: nothing may be read */
-    size_t group_next;           /* the first group that may still be PLANNED */
+    size_t needed_group;   /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
+    uint32_t device_turn;  /* whose chunk comes next */
+    uint32_t reader_limit; /* readers from this index on end; constant once bytes may be read */
+    int held;              /* the ranks have not met: nothing may be read */
+    size_t group_next;     /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
     uint64_t progress_next_ns; /* when the callback is due, whoever waits then */
     uint64_t event_count;      /* items made ready, groups published, window opened: who saw fewer has to look again */

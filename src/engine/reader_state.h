@@ -29,10 +29,10 @@ struct hr_reader {
     const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
     struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: the gate, or a descriptor */
     int waits_at_gate;
-    struct hr_fence **fences;            /* of each slot and device */
-    char *scratch;                       /* of hr_chunk_send() */
-    uint64_t cpu_from_ns;                /* processor time that the load knows of */
-    struct counters counters;            /* not yet added to the load's */
+    struct hr_fence **fences; /* of each slot and device */
+    char *scratch;            /* of hr_chunk_send() */
+    uint64_t cpu_from_ns;     /* processor time that the load knows of */
+    struct counters counters; /* not yet added to the load's */
     struct slot slots[];
 };
 

@@ -38,8 +38,9 @@ struct hr_spreader {
     const struct hr_spread *spread;
     const struct hr_group *group;
     struct hr_device *device;
-    struct hr_lane *lane;        /* that places what came. NULL: host memory */
-    struct hr_lane **slot_lanes; /* by slot: its parts, statuses and what is packed of it, in the order of the slot; GPUs */
+    struct hr_lane *lane; /* that places what came. NULL: host memory */
+    struct hr_lane *
+        *slot_lanes; /* by slot: its parts, statuses and what is packed of it, in the order of the slot; GPUs */
     struct hr_feed *feed;
     uint64_t magic;
     void *base;                            /* memory, with slack around it */
