@@ -93,8 +93,8 @@ def group(options: argparse.Namespace, folder: Path) -> dict | None:
 
 def transformers(options: argparse.Namespace, folder: Path) -> dict | None:
     touch_memory(2)
-    return run_json([sys.executable, HERE / "bench_transformers.py", folder, "--gib", min(options.gib, 7.5), "--seconds",
-                     options.seconds], folder)
+    return run_json([sys.executable, HERE / "bench_transformers.py", folder, "--gib", min(options.gib, 7.5),
+                     "--seconds", options.seconds], folder)
 
 
 SECTIONS = {"gpu-hot": hot, "gpu-threads": threads, "gpu-cores": cores, "gpu-small": small, "gpu-cast": cast,
