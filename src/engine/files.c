@@ -227,7 +227,7 @@ void hr_files_refuse_direct(struct hr_files *files, size_t file_index)
 /* O_NONBLOCK so that a pipe in the file's place cannot hold the call up. Where O_DIRECT is refused *way turns. */
 static int open_way(struct hr_files *files, size_t file_index, enum way *way)
 {
-    const char *path = files->checkpoint->files[file_index].path;
+    const char *path = files->checkpoint->open_paths[file_index];
     int flags = O_RDONLY | O_NONBLOCK;
     int fd = hr_sys->open(path, *way == DIRECT ? flags | O_DIRECT : flags);
     if (*way == DIRECT && (fd == -EINVAL || fd == -EOPNOTSUPP)) {

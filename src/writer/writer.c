@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/limits.h"
 #include "base/option_struct.h"
+#include "base/path.h"
 #include "base/sys.h"
 
 #define SUFFIX ".safetensors"
@@ -36,7 +37,25 @@ static int name_files(struct hr_writer *writer, const char *path, struct hr_erro
     if (!writer->index_path)
         return hr_fail_memory(err, capacity, "a file's name");
     snprintf(writer->index_path, capacity, "%.*s" SUFFIX ".index.json", (int)stem, path);
-    return hr_output_check(writer->index_path, err);
+    return hr_output_check(writer->index_path + writer->folder_bytes, err);
+}
+
+/* As above, in the folder that is the current one now. */
+static int name_files_here(struct hr_writer *writer, const char *path, struct hr_error *err)
+{
+    char *folder = path[0] == '/' ? hr_strndup("", 0) : hr_current_folder();
+    size_t before = folder ? hr_folder_bytes(folder, path) : 0, size = strlen(path);
+    char *whole = folder ? hr_alloc(before + size + 1) : NULL;
+    int code = whole ? 0 : hr_fail_memory(err, size + 1, "a file's name");
+    if (!code) {
+        memcpy(whole, folder, before);
+        memcpy(whole + before, path, size);
+        writer->folder_bytes = before;
+        code = name_files(writer, whole, err);
+    }
+    hr_free(whole);
+    hr_free(folder);
+    return code;
 }
 
 static int make_files(struct hr_writer *writer, const char *path, struct hr_error *err)
@@ -50,9 +69,9 @@ static int make_files(struct hr_writer *writer, const char *path, struct hr_erro
         writer->files[i].output.fd = -1;
         writer->files[i].bytes_left = layout->files[i].size - layout->files[i].data_offset;
     }
-    int code = name_files(writer, path, err);
+    int code = name_files_here(writer, path, err);
     for (size_t i = 0; !code && i < layout->file_count; i++)
-        code = hr_output_check(writer->files[i].path, err);
+        code = hr_output_check(hr_writer_path(writer, i), err);
     return code ? code : hr_writer_open_file(writer, 0, err); /* a folder that cannot be written is found out now */
 }
 
@@ -187,7 +206,8 @@ static int write_index(struct hr_writer *writer, struct hr_output *ret_output, s
     int code = hr_layout_index(&writer->layout, names, &text, err);
     hr_free(names);
     if (!code)
-        code = hr_output_create(ret_output, writer->index_path, text.size, err);
+        code =
+            hr_output_create(ret_output, writer->index_path, writer->index_path + writer->folder_bytes, text.size, err);
     if (!code) {
         struct iovec vector = {text.bytes, text.size};
         code = hr_output_write(ret_output, &vector, 1, 0, err);
@@ -231,7 +251,8 @@ static int finish(struct hr_writer *writer, struct hr_error *err)
     if (!code)
         code = publish(writer, &index, err);
     hr_output_release(&index, 0);
-    return code || writer->no_sync ? code : hr_output_sync_folder(writer->files[0].path, err);
+    return code || writer->no_sync ? code
+                                   : hr_output_sync_folder(writer->files[0].path, hr_writer_path(writer, 0), err);
 }
 
 int hr_writer_finish(struct hr_writer *writer, struct hr_error *err)
@@ -255,7 +276,7 @@ size_t hr_writer_file_count(const struct hr_writer *writer)
 
 const char *hr_writer_path(const struct hr_writer *writer, size_t file_index)
 {
-    return file_index < writer->layout.file_count ? writer->files[file_index].path : NULL;
+    return file_index < writer->layout.file_count ? writer->files[file_index].path + writer->folder_bytes : NULL;
 }
 
 /* In a forked child the files, the pinned memory and the devices are the parent's. */

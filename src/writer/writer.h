@@ -25,7 +25,7 @@ enum file_state {
 
 struct writer_file {
     struct hr_output output;
-    char *path;
+    char *path;          /* behind folder_bytes stands what the caller named */
     uint32_t state;      /* enum file_state */
     uint64_t bytes_left; /* of tensors that were not written yet */
 };
@@ -44,6 +44,8 @@ struct hr_writer {
     struct hr_content_devices devices;
     struct writer_file *files;
     char *index_path; /* NULL: there is one file */
+    size_t
+        folder_bytes; /* at the beginning of each path: the folder that was the current one when the writer was made */
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* the state of a file */
     unsigned char *put_states;     /* of tensors: enum put_state */

@@ -19,7 +19,7 @@ static int create(struct hr_writer *writer, size_t file_index, struct hr_error *
 {
     struct hr_layout_file *layout = &writer->layout.files[file_index];
     struct writer_file *file = &writer->files[file_index];
-    int code = hr_output_create(&file->output, file->path, layout->size, err);
+    int code = hr_output_create(&file->output, file->path, hr_writer_path(writer, file_index), layout->size, err);
     if (code)
         return code;
     struct iovec vector = {layout->header, layout->data_offset};
@@ -44,8 +44,9 @@ int hr_writer_open_file(struct hr_writer *writer, size_t file_index, struct hr_e
         file->state = FILE_BEGINS;
     pthread_mutex_unlock(&writer->lock);
     if (state == FILE_FAILED) {
-        int code = hr_fail(err, HR_EIO_ERROR, "%s could not be brought to the storage before; begin anew", file->path);
-        hr_error_in_file(err, file->path);
+        const char *said = hr_writer_path(writer, file_index);
+        int code = hr_fail(err, HR_EIO_ERROR, "%s could not be brought to the storage before; begin anew", said);
+        hr_error_in_file(err, said);
         return code;
     }
     if (state != FILE_WAITS)
