@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,6 +378,85 @@ static void test_1400_files_with_few_descriptors(void **state)
     }
 }
 
+/* As many descriptors as are open, and `spare` ones. */
+static void descriptors_limit(rlim_t spare, struct rlimit *ret_before)
+{
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, ret_before), 0);
+    int next = dup(0); /* the lowest that is free, and with it all above */
+    assert_true(next >= 0);
+    close(next);
+    struct rlimit limit = {(rlim_t)next + spare, ret_before->rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* Threads that find no descriptor leave their part to those who have one; one is enough, none is an error. */
+static void test_more_threads_than_descriptors(void **state)
+{
+    (void)state;
+    char name[64];
+    struct rlimit before;
+    const char *path = test_path("scarce");
+    for (unsigned i = 0; i < 300; i++) {
+        snprintf(name, sizeof name, "scarce/s%03u.safetensors", i);
+        shard_write(name, i, 1);
+    }
+    for (rlim_t spare = 0; spare <= 9; spare++) {
+        struct hr_open_options options = {.size = sizeof options, .thread_count = 16};
+        struct hr_checkpoint *checkpoint = NULL;
+        struct hr_error err;
+        descriptors_limit(spare, &before);
+        int code = hr_checkpoint_open(&path, 1, &options, &checkpoint, &err);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(code, spare ? 0 : HR_EIO_ERROR);
+        if (!spare)
+            assert_int_equal(err.sys_errno, EMFILE);
+        if (spare)
+            assert_int_equal(hr_checkpoint_count(checkpoint), 300);
+        hr_checkpoint_close(checkpoint);
+    }
+}
+
+static atomic_uint open_count;
+static unsigned scarce_from, scarce_every;
+
+/* From one open on, all fail that `scarce_every` divides. */
+static int scarce_open(const char *path, int flags)
+{
+    unsigned number = atomic_fetch_add(&open_count, 1);
+    return number >= scarce_from && number % scarce_every == 0 ? -EMFILE : hr_sys_real.open(path, flags);
+}
+
+/* The first error in the order of files stays the one that is reported, whoever meets it and however late. */
+static void test_first_error_wins_without_descriptors(void **state)
+{
+    (void)state;
+    char name[64];
+    const char *path = test_path("scarce errors");
+    struct hr_sys table = hr_sys_real;
+    for (unsigned i = 0; i < 40; i++) {
+        snprintf(name, sizeof name, "scarce errors/s%02u.safetensors", i);
+        shard_write(name, i, 1);
+        if (i >= 20)
+            text_write(name, "");
+    }
+    table.open = scarce_open;
+    hr_sys = &table;
+    for (unsigned i = 0; i < 400; i++) {
+        struct hr_open_options options = {.size = sizeof options, .thread_count = i % 9};
+        struct hr_checkpoint *checkpoint;
+        struct hr_error err;
+        atomic_store(&open_count, 0);
+        scarce_from = i / 9 % 5;
+        scarce_every = i % 4 + 1;
+        int code = hr_checkpoint_open(&path, 1, &options, &checkpoint, &err);
+        if (err.sys_errno == EMFILE) /* the last thread met it too */
+            continue;
+        assert_int_equal(code, HR_EHEADER_TOO_SMALL);
+        assert_string_equal(err.file, test_path("scarce errors/s20.safetensors"));
+    }
+    hr_sys = &hr_sys_real;
+}
+
 /* A header much longer than what is read at first, and one that ends just around there. */
 static void test_header_sizes(void **state)
 {
@@ -544,6 +624,8 @@ int main(void)
         cmocka_unit_test(test_permission_denied),
         cmocka_unit_test(test_first_error_wins),
         cmocka_unit_test(test_1400_files_with_few_descriptors),
+        cmocka_unit_test(test_more_threads_than_descriptors),
+        cmocka_unit_test(test_first_error_wins_without_descriptors),
         cmocka_unit_test(test_header_sizes),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_identity),
