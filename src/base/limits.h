@@ -13,7 +13,7 @@
  */
 #define HR_HEADER_BYTES_MAX 100000000u
 /* serde_json refuses deeper nesting; the scanner needs no stack for it, but verdicts must agree. */
-#define HR_JSON_DEPTH_MAX 128
+#define HR_JSON_DEPTH_MAX 127
 /* numpy allows 64 dimensions and PyTorch no more; strict mode refuses what nobody can hold. */
 #define HR_RANK_MAX 64
 /* An index maps names to files: the largest published ones are under 20 MB. */
