@@ -164,6 +164,21 @@ static void report_json(const struct hr_error *err)
     json_end(&json);
 }
 
+int complain_of_usage(const char *verb, int as_json, const char *format, ...)
+{
+    struct hr_error err;
+    va_list arguments;
+    char text[1024];
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    error_set(&err, HR_EINVALID_ARGUMENT, "%s", text);
+    if (as_json)
+        report_json(&err);
+    complain(verb, "%s", text);
+    return EXIT_USAGE;
+}
+
 int message_names_file(const struct hr_error *err)
 {
     return strpbrk(err->file, "/.") && strstr(err->message, err->file);

@@ -30,8 +30,10 @@ double gigabytes_per_second(uint64_t bytes, uint64_t elapsed_ns);
 
 /* ---------------------------------------------------------------------------------------------- errors */
 
-/* One line on stderr: "headrace VERB: ...". What is formatted is escaped, here and in error_set(). */
+/* One line on stderr: "headrace VERB: ...". What is formatted is escaped, here, below and in error_set(). */
 void complain(const char *verb, const char *format, ...) PRINTF_LIKE(2, 3);
+/* The same for wrong usage, with `as_json` as an object on stdout too. Returns EXIT_USAGE. */
+int complain_of_usage(const char *verb, int as_json, const char *format, ...) PRINTF_LIKE(3, 4);
 /* Fills an error as the library does, for what the command itself finds. Returns `code`. */
 int error_set(struct hr_error *err, int code, const char *format, ...) PRINTF_LIKE(3, 4);
 /* What an error means for the exit code. */
