@@ -42,7 +42,7 @@ int error_exit_code(const struct hr_error *err);
 int message_names_file(const struct hr_error *err);
 /* The error as a line on stderr, with `as_json` as an object on stdout too. Returns the exit code. */
 int error_report(const char *verb, int as_json, const struct hr_error *err);
-/* " (tensor 'x', offset 8)", or nothing where neither is known. */
+/* " (tensor 'x', offset 8)" with what is known and the message does not say; or nothing. */
 void error_print_place(FILE *file, const struct hr_error *err);
 /* Flushes stdout. Returns `code`, or EXIT_FAULT when something could not be written. */
 int output_finish(const char *verb, int code);
