@@ -3,6 +3,7 @@
  * limits of descriptors, errors in the order of files, options, identity, and every call failing in turn.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -317,23 +318,66 @@ static void test_not_regular(void **state)
 }
 
 /* root may read everything, so it becomes somebody else for a moment. */
-static void test_permission_denied(void **state)
+static void assert_denied(const char *path, const char *says)
 {
-    (void)state;
     struct hr_checkpoint *checkpoint = NULL;
     struct hr_error err;
-    shard_write("denied.safetensors", 0, 1);
-    assert_int_equal(chmod(test_path("denied.safetensors"), 0), 0);
-    assert_int_equal(chmod(test_dir(), 0755), 0);
     int is_root = geteuid() == 0;
     if (is_root)
         assert_int_equal(seteuid(65534), 0);
-    int result = open_path("denied.safetensors", &checkpoint, &err);
+    int result = hr_checkpoint_open(&path, 1, NULL, &checkpoint, &err);
     if (is_root)
         assert_int_equal(seteuid(0), 0);
     assert_int_equal(result, HR_EIO_ERROR);
     assert_int_equal(err.sys_errno, EACCES);
-    assert_non_null(strstr(err.message, "permissions"));
+    assert_string_equal(err.file, path);
+    if (!strstr(err.message, says))
+        fail_msg("%s: '%s' does not say '%s'", path, err.message, says);
+}
+
+static void assert_closed(const char *path, const char *folder)
+{
+    char says[600];
+    snprintf(says, sizeof says, "the folder '%s' may not be entered", folder);
+    assert_denied(path, says);
+}
+
+static void test_permission_denied(void **state)
+{
+    (void)state;
+    shard_write("denied.safetensors", 0, 1);
+    shard_write("listed/x.safetensors", 0, 1);
+    assert_int_equal(chmod(test_dir(), 0755), 0);
+    assert_int_equal(chmod(test_path("denied.safetensors"), 0), 0);
+    assert_denied(test_path("denied.safetensors"), "it may not be read; check its permissions");
+    assert_int_equal(chmod(test_path("listed"), 0), 0);
+    assert_denied(test_path("listed"), "it may not be read; check its permissions");
+    assert_int_equal(chmod(test_path("listed"), 0755), 0);
+}
+
+/* The message names the one folder that is closed, at any depth, by any spelling, and through links. */
+static void test_closed_folders(void **state)
+{
+    (void)state;
+    shard_write("closed/model/x.safetensors", 0, 1);
+    const char *closed = test_path("closed"), *link = test_path("way in");
+    assert_int_equal(symlink("closed/model/x.safetensors", link), 0);
+    assert_int_equal(chmod(test_dir(), 0755), 0);
+    assert_int_equal(chmod(closed, 0), 0);
+    assert_closed(test_path("closed/model"), closed);
+    assert_closed(test_path("closed/model/"), closed);
+    assert_closed(test_path("closed/model/x.safetensors"), closed);
+    assert_closed(test_path("closed//none/nor/this.json"), closed);
+    assert_denied(link, "way in' is a link, and a folder on the way of its target may not be entered");
+    int before = open(".", O_RDONLY | O_DIRECTORY);
+    assert_int_equal(chdir(test_dir()), 0);
+    assert_closed("closed/model", "closed");
+    assert_int_equal(chdir("closed"), 0);
+    assert_closed("model/x.safetensors", ".");
+    assert_closed("model", ".");
+    assert_int_equal(fchdir(before), 0);
+    close(before);
+    assert_int_equal(chmod(closed, 0755), 0);
 }
 
 /* Several bad files: the first in order is reported, by any number of threads, in every run. */
@@ -622,6 +666,7 @@ int main(void)
         cmocka_unit_test(test_links),
         cmocka_unit_test(test_not_regular),
         cmocka_unit_test(test_permission_denied),
+        cmocka_unit_test(test_closed_folders),
         cmocka_unit_test(test_first_error_wins),
         cmocka_unit_test(test_1400_files_with_few_descriptors),
         cmocka_unit_test(test_more_threads_than_descriptors),
