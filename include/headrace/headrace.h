@@ -756,7 +756,7 @@ struct hr_write_options {
  * and who has the old one mapped or open keeps it. A file that is replaced leaves its permissions to the new one; else
  * they are what the umask says. A symbolic link is replaced, not followed. Other files stay: an index or shards of an
  * earlier checkpoint of another number of files are the caller's to remove. A relative `path` starts from the folder that
- * is the current one at hr_writer_new().
+ * is the current one at hr_writer_new(). Of several files, up to 16 threads of its own wait for the storage.
  */
 struct hr_writer;
 

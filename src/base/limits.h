@@ -199,6 +199,8 @@
 #define HR_WRITE_BLOCK_BYTES (4u << 20)
 /* Threads that write, unless told otherwise: they share one file's lock, and what drives take is reached early. */
 #define HR_WRITE_THREAD_DEFAULT_MAX 8
+/* Threads that wait for the storage to have whole files, of which it takes many at once as soon as one. */
+#define HR_WRITE_SEALER_MAX 16
 /* What a header may be padded to: more would be blanks that every reader has to look at. */
 #define HR_WRITE_ALIGN_MAX (1u << 20)
 

@@ -84,7 +84,11 @@ static int writer_init(struct hr_writer *writer, const char *path, const struct 
                    : hr_layout_make(tensors, tensor_count, options, &writer->layout, err);
     if (!code)
         code = hr_content_open_devices(&writer->devices, options, err);
-    return code ? code : make_files(writer, path, err);
+    if (!code)
+        code = make_files(writer, path, err);
+    if (!code)
+        hr_writer_sealers_start(writer);
+    return code;
 }
 
 int hr_writer_new(const char *path, const struct hr_tensor *tensors, size_t tensor_count,
@@ -156,7 +160,9 @@ int hr_writer_put(struct hr_writer *writer, size_t tensor_index, const struct hr
         return hr_fail(err, HR_EINVALID_ARGUMENT, "tensor_index is %zu, but there are %zu tensors", tensor_index,
                        writer->layout.tensor_count);
     const struct hr_tensor *tensor = &writer->layout.tensors[tensor_index];
-    code = hr_content_check(&writer->devices, tensor, source, &ours, err);
+    code = hr_writer_sealers_check(writer, err);
+    if (!code)
+        code = hr_content_check(&writer->devices, tensor, source, &ours, err);
     if (!code)
         code = claim(writer, tensor_index, err);
     if (code)
@@ -240,12 +246,16 @@ static int publish(struct hr_writer *writer, struct hr_output *index, struct hr_
 static int finish(struct hr_writer *writer, struct hr_error *err)
 {
     struct hr_output index = {.fd = -1};
-    int code = 0;
+    hr_writer_sealers_wait(writer);
+    int code = hr_writer_sealers_check(writer, err);
     for (size_t i = 0; !code && i < writer->layout.file_count; i++) {
         code = hr_writer_open_file(writer, i, err); /* files without bytes do not exist yet */
         if (!code)
             code = hr_writer_count_bytes(writer, i, 0, err);
     }
+    hr_writer_sealers_wait(writer);
+    if (!code)
+        code = hr_writer_sealers_check(writer, err);
     if (!code && writer->index_path)
         code = write_index(writer, &index, err);
     if (!code)
@@ -279,12 +289,14 @@ const char *hr_writer_path(const struct hr_writer *writer, size_t file_index)
     return file_index < writer->layout.file_count ? writer->files[file_index].path + writer->folder_bytes : NULL;
 }
 
-/* In a forked child the files, the pinned memory and the devices are the parent's. */
+/* In a forked child the files, the sealers, the pinned memory and the devices are the parent's. */
 void hr_writer_free(struct hr_writer *writer)
 {
     if (!writer)
         return;
     int is_forked = writer->fork_generation != hr_fork_generation();
+    if (!is_forked)
+        hr_writer_sealers_stop(writer);
     for (size_t i = 0; writer->files && i < writer->layout.file_count; i++) {
         hr_output_release(&writer->files[i].output, is_forked);
         hr_free(writer->files[i].path);
@@ -303,7 +315,9 @@ void hr_writer_free(struct hr_writer *writer)
     hr_free(writer->files);
     hr_free(writer->put_states);
     hr_free(writer->index_path);
-    pthread_cond_destroy(&writer->changed);
-    pthread_mutex_destroy(&writer->lock);
+    if (!is_forked) { /* in the child sealers are gone but not their marks: destroying would block */
+        pthread_cond_destroy(&writer->changed);
+        pthread_mutex_destroy(&writer->lock);
+    }
     hr_free(writer);
 }

@@ -1,6 +1,7 @@
 /*
  * writer_files.c: the files of a writer, begun with their first byte and sealed with their last, and its buffers.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "base/limits.h"
@@ -33,6 +34,19 @@ static int create(struct hr_writer *writer, size_t file_index, struct hr_error *
     return 0;
 }
 
+/* Files that storage is waited for hold descriptors: where none is left, one of theirs will do. */
+static int create_in_time(struct hr_writer *writer, size_t file_index, struct hr_error *err)
+{
+    struct hr_error ours;
+    int code;
+    do
+        code = create(writer, file_index, &ours);
+    while (code && (ours.sys_errno == EMFILE || ours.sys_errno == ENFILE) && hr_writer_sealers_wait_one(writer));
+    if (code && err)
+        *err = ours;
+    return code;
+}
+
 int hr_writer_open_file(struct hr_writer *writer, size_t file_index, struct hr_error *err)
 {
     struct writer_file *file = &writer->files[file_index];
@@ -51,7 +65,7 @@ int hr_writer_open_file(struct hr_writer *writer, size_t file_index, struct hr_e
     }
     if (state != FILE_WAITS)
         return 0;
-    int code = create(writer, file_index, err);
+    int code = create_in_time(writer, file_index, err);
     set_state(writer, file, code ? FILE_WAITS : FILE_OPEN);
     return code;
 }
@@ -67,9 +81,7 @@ int hr_writer_count_bytes(struct hr_writer *writer, size_t file_index, uint64_t 
     pthread_mutex_unlock(&writer->lock);
     if (!is_last)
         return 0;
-    int code = hr_output_seal(&file->output, writer->no_sync, err);
-    set_state(writer, file, code ? FILE_FAILED : FILE_SEALED);
-    return code;
+    return hr_writer_seal(writer, file, err);
 }
 
 /* ----------------------------------------------------------------------------------------- buffers */
