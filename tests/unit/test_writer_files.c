@@ -1,6 +1,6 @@
 /*
  * test_writer_files.c: what becomes of files and folders: permissions, what is replaced and what is not, systems that fail
- * at any call, full disks, forks, progress and cancelling, memory of GPUs. Nothing partial is ever left.
+ * at any call, full disks, progress and cancelling, memory of GPUs. Nothing partial is ever left.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -534,45 +534,6 @@ static void test_freed_early(void **state)
     hr_writer_free(NULL);
 }
 
-static int child_of_writer(struct hr_writer *writer)
-{
-    if (hr_writer_put(writer, 1, &scene.sources[1], NULL) != HR_EFORKED)
-        return 1;
-    if (hr_writer_finish(writer, NULL) != HR_EFORKED)
-        return 2;
-    hr_writer_free(writer);
-    return write_to(test_path("fork/child.safetensors"), 0, NULL) ? 3 : 0;
-}
-
-static void fork_with(uint64_t shard_bytes)
-{
-    struct hr_write_options options = {.size = sizeof options, .shard_bytes = shard_bytes};
-    struct hr_writer *writer = NULL;
-    struct hr_error err = {0};
-    const char *path = test_path(shard_bytes ? "fork/s.safetensors" : "fork/f.safetensors");
-    int status;
-    assert_int_equal(hr_writer_new(path, scene.tensors, scene.count, &options, &writer, &err), 0);
-    assert_int_equal(hr_writer_put(writer, 0, &scene.sources[0], &err), 0);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(child_of_writer(writer));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    for (size_t i = 1; i < scene.count; i++)
-        assert_int_equal(hr_writer_put(writer, i, &scene.sources[i], &err), 0);
-    assert_int_equal(hr_writer_finish(writer, &err), 0);
-    hr_writer_free(writer);
-    write_scene_check(&scene, shard_bytes ? test_path("fork/s.safetensors.index.json") : path);
-    write_scene_check(&scene, test_path("fork/child.safetensors"));
-}
-
-static void test_fork(void **state)
-{
-    (void)state;
-    fork_with(0);
-    fork_with(2 << 20);
-}
-
 struct told {
     unsigned count, stop_at;
     uint64_t bytes;
@@ -655,23 +616,15 @@ static void test_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_mapped),
-        cmocka_unit_test(test_onto_itself),
-        cmocka_unit_test(test_links),
-        cmocka_unit_test(test_bad_targets),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_shard_faults),
-        cmocka_unit_test(test_put_again),
-        cmocka_unit_test(test_narrow_writes),
-        cmocka_unit_test(test_odd_filesystems),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_freed_early),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_gpu),
-        cmocka_unit_test(test_many_files),
-        cmocka_unit_test(test_storage_fails_late),
+        cmocka_unit_test(test_modes),         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_onto_itself),   cmocka_unit_test(test_links),
+        cmocka_unit_test(test_bad_targets),   cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_shard_faults),  cmocka_unit_test(test_put_again),
+        cmocka_unit_test(test_narrow_writes), cmocka_unit_test(test_odd_filesystems),
+        cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_freed_early),
+
+        cmocka_unit_test(test_progress),      cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_many_files),    cmocka_unit_test(test_storage_fails_late),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
