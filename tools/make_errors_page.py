@@ -56,9 +56,9 @@ REMEDIES = {
                     "of the device the process has to start anew.",
     "DEVICE_UNAVAILABLE": "No GPU, no driver, or a name that none has: the message says which. `headrace doctor` lists "
                           "what there is; `cpu` always is.",
-    "UNSUPPORTED": "Dtypes that do not convert into each other ([the pairs](dtypes.md)), a slice of 4- or 6-bit elements "
-                   "that is no whole bytes, a dtype that the framework or DLPack lacks, or a route that is not usable "
-                   "here (`uring`, `gds`) or not for this device. The message says which.",
+    "UNSUPPORTED": "Dtypes that do not convert into each other ([the pairs](dtypes.md)), a slice of 4- or 6-bit "
+                   "elements that is no whole bytes, a dtype that the framework or DLPack lacks, or a route that is "
+                   "not usable here (`uring`, `gds`) or not for this device. The message says which.",
     "INVALID_ARGUMENT": "A mistake of the caller. The message says what was found and what is allowed.",
     "CANCELLED": "The load was cancelled, by the program or by its progress function.",
     "FORKED": "A loader or a load was used in a child of fork(). Make new ones there; checkpoints may be kept.",
