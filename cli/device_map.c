@@ -3,6 +3,7 @@
  */
 #include "device_map.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,10 +91,13 @@ static int uncovered(const struct hr_checkpoint *checkpoint, const struct reques
             count++;
         }
     const struct hr_tensor *tensor = hr_checkpoint_at(checkpoint, request->items[first].tensor_index);
+    char others[40] = "";
+    if (count > 1)
+        snprintf(others, sizeof others, " and %zu more", count - 1);
     return error_set(err, HR_EINVALID_ARGUMENT,
-                     "no entry of --device-map covers tensor '%s' and %zu more; add --device for what is left, or an "
+                     "no entry of --device-map covers tensor '%s'%s; add --device for what is left, or an "
                      "entry (=DEVICE covers everything)",
-                     tensor->name, count - 1);
+                     tensor->name, others);
 }
 
 /* The index of a device in the list, at its end when it is new. The list has room for it. */

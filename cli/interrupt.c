@@ -58,6 +58,7 @@ void interrupt_start(void)
     sigemptyset(&signals);
     add_unless_ignored(&signals, SIGINT);
     add_unless_ignored(&signals, SIGTERM);
+    add_unless_ignored(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     if (pthread_create(&thread, NULL, wait_for_signals, &signals) == 0)
         pthread_detach(thread);

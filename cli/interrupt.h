@@ -1,6 +1,6 @@
 /*
- * interrupt.h: SIGINT and SIGTERM during a load. A thread of its own waits for them, since cancelling is nothing that a
- * signal handler may do. While no load is watched, and at the second signal, the process ends at once.
+ * interrupt.h: SIGINT, SIGTERM and SIGHUP during a load. A thread of its own waits for them, since cancelling is nothing
+ * that a signal handler may do. While no load is watched, and at the second signal, the process ends at once.
  */
 #ifndef CLI_INTERRUPT_H
 #define CLI_INTERRUPT_H

@@ -49,14 +49,12 @@ static const char *verb_name_at(const void *context, size_t index)
     return index < VERB_COUNT ? verbs[index].name : NULL;
 }
 
-static int complain_of_unknown(const char *name)
+static int complain_of_unknown(const char *name, int as_json)
 {
     const char *nearest = nearest_name(name, verb_name_at, NULL);
     if (nearest)
-        complain("", "unknown verb '%s'; did you mean '%s'?", name, nearest);
-    else
-        complain("", "unknown verb '%s'; 'headrace --help' lists the verbs", name);
-    return EXIT_USAGE;
+        return complain_of_usage("", as_json, "unknown verb '%s'; did you mean '%s'?", name, nearest);
+    return complain_of_usage("", as_json, "unknown verb '%s'; 'headrace --help' lists the verbs", name);
 }
 
 static int dispatch(int argument_count, char **arguments)
@@ -73,7 +71,7 @@ static int dispatch(int argument_count, char **arguments)
     for (size_t i = 0; i < VERB_COUNT; i++)
         if (strcmp(name, verbs[i].name) == 0)
             return verbs[i].run(&verbs[i], argument_count - 2, arguments + 2);
-    return complain_of_unknown(name);
+    return complain_of_unknown(name, wants_json(argument_count - 1, arguments + 1));
 }
 
 int main(int argument_count, char **arguments)

@@ -222,73 +222,81 @@ static const struct option *option_find(const struct option *options, const char
     return NULL;
 }
 
-static int complain_of_unknown(const struct verb *verb, const struct option *options, const char *argument)
+/* What is read, and how to complain of it. */
+struct command_line {
+    const struct verb *verb;
+    const struct option *options;
+    int as_json;
+};
+
+static void complain_of_unknown(const struct command_line *line, const char *argument)
 {
     char name[64];
-    const char *start = argument + strspn(argument, "-");
+    const char *start = argument + strspn(argument, "-"), *verb = line->verb->name;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
-    const char *nearest = nearest_name(name, option_name_at, options);
+    const char *nearest = nearest_name(name, option_name_at, line->options);
     if (nearest)
-        complain(verb->name, "unknown option '%s'; did you mean --%s?", argument, nearest);
+        complain_of_usage(verb, line->as_json, "unknown option '%s'; did you mean --%s?", argument, nearest);
     else
-        complain(verb->name, "unknown option '%s'; 'headrace %s --help' lists the options", argument, verb->name);
-    return 0;
+        complain_of_usage(verb, line->as_json, "unknown option '%s'; 'headrace %s --help' lists the options", argument,
+                          verb);
 }
 
 /* Reads the option at arguments[0]. Returns how many arguments it took, or 0 after a complaint. */
-static int parse_option(const struct verb *verb, const struct option *options, int argument_count, char **arguments)
+static int parse_option(const struct command_line *line, int argument_count, char **arguments)
 {
-    const char *argument = arguments[0];
+    const char *argument = arguments[0], *verb = line->verb->name;
     size_t name_size = strcspn(argument + 2, "=");
     const char *value = argument[2 + name_size] ? argument + 2 + name_size + 1 : NULL;
     const struct option *option =
-        strncmp(argument, "--", 2) == 0 ? option_find(options, argument + 2, name_size) : NULL;
-    int taken = 1;
-    if (!option)
-        return complain_of_unknown(verb, options, argument);
-    if (option->kind == OPTION_FLAG && value) {
-        complain(verb->name, "option --%s takes no value", option->name);
-        return 0;
-    }
-    if (option->kind != OPTION_FLAG && !value) {
-        if (argument_count < 2) {
-            complain(verb->name, "option --%s wants a value: %s", option->name, option->value_name);
-            return 0;
-        }
+        strncmp(argument, "--", 2) == 0 ? option_find(line->options, argument + 2, name_size) : NULL;
+    int wants_value = option && option->kind != OPTION_FLAG, taken = 1;
+    if (wants_value && !value && argument_count > 1) {
         value = arguments[1];
         taken = 2;
     }
-    if (!option_store(option, value)) {
-        complain(verb->name, "option --%s: '%s' is not %s", option->name, value, kind_form(option->kind));
-        return 0;
-    }
-    return taken;
+    if (!option)
+        complain_of_unknown(line, argument);
+    else if (!wants_value && value)
+        complain_of_usage(verb, line->as_json, "option --%s takes no value", option->name);
+    else if (wants_value && !value)
+        complain_of_usage(verb, line->as_json, "option --%s wants a value: %s", option->name, option->value_name);
+    else if (!option_store(option, value))
+        complain_of_usage(verb, line->as_json, "option --%s: '%s' is not %s", option->name, value,
+                          kind_form(option->kind));
+    else
+        return taken;
+    return 0;
 }
 
 /* What the environment says stands first, so that options overwrite it. */
-static int read_environment(const struct verb *verb, const struct option *options)
+static int read_environment(const struct command_line *line)
 {
-    for (; options->name; options++) {
-        const char *value = options->variable ? getenv(options->variable) : NULL;
-        if (value && *value && !option_store(options, value)) {
-            complain(verb->name, "environment variable %s: '%s' is not %s", options->variable, value,
-                     kind_form(options->kind));
+    for (const struct option *option = line->options; option->name; option++) {
+        const char *value = option->variable ? getenv(option->variable) : NULL;
+        if (value && *value && !option_store(option, value)) {
+            complain_of_usage(line->verb->name, line->as_json, "environment variable %s: '%s' is not %s",
+                              option->variable, value, kind_form(option->kind));
             return 0;
         }
     }
     return 1;
 }
 
-static int wants_help(int argument_count, char **arguments)
+static int has_flag(int argument_count, char **arguments, const char *flag)
 {
     for (int i = 0; i < argument_count && strcmp(arguments[i], "--") != 0; i++)
-        if (strcmp(arguments[i], "--help") == 0 || strcmp(arguments[i], "-h") == 0)
+        if (strcmp(arguments[i], flag) == 0)
             return 1;
     return 0;
 }
 
-static int parse_all(const struct verb *verb, const struct option *options, int argument_count, char **arguments,
-                     struct text_list *operands)
+int wants_json(int argument_count, char **arguments)
+{
+    return has_flag(argument_count, arguments, "--json");
+}
+
+static int parse_all(const struct command_line *line, int argument_count, char **arguments, struct text_list *operands)
 {
     int only_operands = 0;
     for (int i = 0; i < argument_count;) {
@@ -298,7 +306,7 @@ static int parse_all(const struct verb *verb, const struct option *options, int 
         } else if (only_operands || arguments[i][0] != '-' || arguments[i][1] == '\0') {
             text_list_add(operands, arguments[i++]);
         } else {
-            int taken = parse_option(verb, options, argument_count - i, arguments + i);
+            int taken = parse_option(line, argument_count - i, arguments + i);
             if (!taken)
                 return 0;
             i += taken;
@@ -310,19 +318,21 @@ static int parse_all(const struct verb *verb, const struct option *options, int 
 int options_parse(const struct verb *verb, const struct option *options, int argument_count, char **arguments,
                   struct operand_count allowed, struct text_list *ret_operands, int *ret_exit_code)
 {
+    const struct command_line line = {verb, options, wants_json(argument_count, arguments)};
     struct text_list operands = {0};
-    if (wants_help(argument_count, arguments)) {
+    if (has_flag(argument_count, arguments, "--help") || has_flag(argument_count, arguments, "-h")) {
         print_help(verb, options);
         *ret_exit_code = EXIT_YES;
         return 0;
     }
     *ret_exit_code = EXIT_USAGE;
-    if (!read_environment(verb, options) || !parse_all(verb, options, argument_count, arguments, &operands)) {
+    if (!read_environment(&line) || !parse_all(&line, argument_count, arguments, &operands)) {
         text_list_release(&operands);
         return 0;
     }
     if (operands.count < allowed.least || operands.count > allowed.most) {
-        complain(verb->name, operands.count < allowed.least ? "an argument is missing" : "too many arguments");
+        complain_of_usage(verb->name, line.as_json,
+                          operands.count < allowed.least ? "an argument is missing" : "too many arguments");
         print_usage(verb, stderr);
         text_list_release(&operands);
         return 0;

@@ -53,6 +53,9 @@ struct operand_count {
 int options_parse(const struct verb *verb, const struct option *options, int argument_count, char **arguments,
                   struct operand_count allowed, struct text_list *ret_operands, int *ret_exit_code);
 
+/* Whether --json stands among the arguments, whatever else is wrong with them: errors are objects then. */
+int wants_json(int argument_count, char **arguments);
+
 /* 1 and the value, or 0 when the text is not of that form or out of range. */
 int parse_count(const char *text, uint32_t *ret_count);
 int parse_size(const char *text, uint64_t *ret_bytes);

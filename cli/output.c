@@ -118,6 +118,7 @@ int error_exit_code(const struct hr_error *err)
     case HR_OK:
         return EXIT_YES;
     case HR_EINVALID_ARGUMENT:
+    case HR_EUNSUPPORTED: /* what was asked for is what options say */
         return EXIT_USAGE;
     case HR_EIO_ERROR:
         return err->sys_errno == ENOENT || err->sys_errno == ENOTDIR ? EXIT_NO : EXIT_FAULT;
@@ -126,7 +127,6 @@ int error_exit_code(const struct hr_error *err)
     case HR_EOUT_OF_MEMORY:
     case HR_EDEVICE_ERROR:
     case HR_EDEVICE_UNAVAILABLE:
-    case HR_EUNSUPPORTED:
     case HR_ECANCELLED:
     case HR_EFORKED:
     case HR_EDEADLINE_EXCEEDED:
@@ -136,12 +136,20 @@ int error_exit_code(const struct hr_error *err)
     }
 }
 
+static int message_names_tensor(const struct hr_error *err)
+{
+    char text[sizeof err->tensor + sizeof "tensor ''"];
+    snprintf(text, sizeof text, "tensor '%s'", err->tensor);
+    return strstr(err->message, text) != NULL;
+}
+
 void error_print_place(FILE *file, const struct hr_error *err)
 {
-    if (!*err->tensor && err->offset == HR_NO_OFFSET)
+    int names_tensor = *err->tensor && !message_names_tensor(err);
+    if (!names_tensor && err->offset == HR_NO_OFFSET)
         return;
     fputs(" (", file);
-    if (*err->tensor)
+    if (names_tensor)
         fprintf(file, "tensor '%s'%s", err->tensor, err->offset == HR_NO_OFFSET ? "" : ", ");
     if (err->offset != HR_NO_OFFSET)
         fprintf(file, "offset %llu", (unsigned long long)err->offset);
@@ -162,6 +170,21 @@ static void report_json(const struct hr_error *err)
     json_close(&json, '}');
     json_close(&json, '}');
     json_end(&json);
+}
+
+int complain_of_usage(const char *verb, int as_json, const char *format, ...)
+{
+    struct hr_error err;
+    va_list arguments;
+    char text[1024];
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    error_set(&err, HR_EINVALID_ARGUMENT, "%s", text);
+    if (as_json)
+        report_json(&err);
+    complain(verb, "%s", text);
+    return EXIT_USAGE;
 }
 
 int message_names_file(const struct hr_error *err)

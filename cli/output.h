@@ -30,8 +30,10 @@ double gigabytes_per_second(uint64_t bytes, uint64_t elapsed_ns);
 
 /* ---------------------------------------------------------------------------------------------- errors */
 
-/* One line on stderr: "headrace VERB: ...". What is formatted is escaped, here and in error_set(). */
+/* One line on stderr: "headrace VERB: ...". What is formatted is escaped, here, below and in error_set(). */
 void complain(const char *verb, const char *format, ...) PRINTF_LIKE(2, 3);
+/* The same for wrong usage, with `as_json` as an object on stdout too. Returns EXIT_USAGE. */
+int complain_of_usage(const char *verb, int as_json, const char *format, ...) PRINTF_LIKE(3, 4);
 /* Fills an error as the library does, for what the command itself finds. Returns `code`. */
 int error_set(struct hr_error *err, int code, const char *format, ...) PRINTF_LIKE(3, 4);
 /* What an error means for the exit code. */
@@ -40,7 +42,7 @@ int error_exit_code(const struct hr_error *err);
 int message_names_file(const struct hr_error *err);
 /* The error as a line on stderr, with `as_json` as an object on stdout too. Returns the exit code. */
 int error_report(const char *verb, int as_json, const struct hr_error *err);
-/* " (tensor 'x', offset 8)", or nothing where neither is known. */
+/* " (tensor 'x', offset 8)" with what is known and the message does not say; or nothing. */
 void error_print_place(FILE *file, const struct hr_error *err);
 /* Flushes stdout. Returns `code`, or EXIT_FAULT when something could not be written. */
 int output_finish(const char *verb, int code);

@@ -52,10 +52,13 @@ REMEDIES = {
                 "descriptor left (`ulimit -n`), a disk or network that fails.",
     "NOT_A_REGULAR_FILE": "A pipe, a socket, a device, or a folder in a list of files. Give the file itself.",
     "OUT_OF_MEMORY": "The tensors do not fit. Stream under a window, load parts, or give the process more.",
-    "DEVICE_ERROR": "Not used by this version, which knows host memory only.",
-    "DEVICE_UNAVAILABLE": "A device other than `cpu`. This version loads into host memory only.",
-    "UNSUPPORTED": "A dtype that is not the stored one, a sub-byte slice that is no whole bytes, a dtype that the "
-                   "framework or DLPack lacks, or `uring` where io_uring is refused. The message says which.",
+    "DEVICE_ERROR": "A call of the CUDA driver or of cuFile failed: the message has its name and number. After a fault "
+                    "of the device the process has to start anew.",
+    "DEVICE_UNAVAILABLE": "No GPU, no driver, or a name that none has: the message says which. `headrace doctor` lists "
+                          "what there is; `cpu` always is.",
+    "UNSUPPORTED": "Dtypes that do not convert into each other ([the pairs](dtypes.md)), a slice of 4- or 6-bit "
+                   "elements that is no whole bytes, a dtype that the framework or DLPack lacks, or a route that is "
+                   "not usable here (`uring`, `gds`) or not for this device. The message says which.",
     "INVALID_ARGUMENT": "A mistake of the caller. The message says what was found and what is allowed.",
     "CANCELLED": "The load was cancelled, by the program or by its progress function.",
     "FORKED": "A loader or a load was used in a child of fork(). Make new ones there; checkpoints may be kept.",

@@ -210,7 +210,8 @@ struct hr_open_options {
  * belong; without one, its *.safetensors files, sorted.
  * Reads the headers only and keeps no descriptor open. Identity (device, inode, size, mtime) of each
  * file is kept and compared by every load. `options` may be NULL. `paths` and `options` are read during the
- * call only; loads open the files again by these paths, so relative ones want the same current folder.
+ * call only; loads open the files again, relative ones in the folder that is the current one now, wherever the
+ * program goes meanwhile.
  * Blocks on I/O, with threads of its own where there are many files. Thread-safe.
  * On success *ret_checkpoint belongs to the caller, who closes it with hr_checkpoint_close().
  */
@@ -761,7 +762,8 @@ struct hr_write_options {
  * folder of `path` until hr_writer_finish() renames them; so whoever opens `path` sees the old file or the whole new one,
  * and who has the old one mapped or open keeps it. A file that is replaced leaves its permissions to the new one; else
  * they are what the umask says. A symbolic link is replaced, not followed. Other files stay: an index or shards of an
- * earlier checkpoint of another number of files are the caller's to remove.
+ * earlier checkpoint of another number of files are the caller's to remove. A relative `path` starts from the folder that
+ * is the current one at hr_writer_new(). Of several files, up to 16 threads of its own wait for the storage.
  */
 struct hr_writer;
 

@@ -51,10 +51,20 @@ static int set_match(const char *pattern, uint32_t code, const char **ret_end)
     return found != negated;
 }
 
+/* A character that stands for itself, in one byte, as most of most patterns. */
+static int is_plain(char c)
+{
+    return c > 0 && c < 0x7f && c != '*' && c != '?' && c != '[' && c != '\\';
+}
+
 /* Matches one unit of the pattern; *ret_next is behind it. Returns bytes of text used, 0 for no match. */
 static size_t unit_match(const char *pattern, const char *text, size_t text_size, const char **ret_next)
 {
     uint32_t code, wanted;
+    if (is_plain(*pattern)) {
+        *ret_next = pattern + 1;
+        return *text == *pattern;
+    }
     size_t used = char_next(text, text_size, &code);
     if (*pattern == '?') {
         *ret_next = pattern + 1;

@@ -13,7 +13,7 @@
  */
 #define HR_HEADER_BYTES_MAX 100000000u
 /* serde_json refuses deeper nesting; the scanner needs no stack for it, but verdicts must agree. */
-#define HR_JSON_DEPTH_MAX 128
+#define HR_JSON_DEPTH_MAX 127
 /* numpy allows 64 dimensions and PyTorch no more; strict mode refuses what nobody can hold. */
 #define HR_RANK_MAX 64
 /* An index maps names to files: the largest published ones are under 20 MB. */
@@ -207,6 +207,8 @@
 #define HR_WRITE_BLOCK_BYTES (4u << 20)
 /* Threads that write, unless told otherwise: they share one file's lock, and what drives take is reached early. */
 #define HR_WRITE_THREAD_DEFAULT_MAX 8
+/* Threads that wait for the storage to have whole files, of which it takes many at once as soon as one. */
+#define HR_WRITE_SEALER_MAX 16
 /* What a header may be padded to: more would be blanks that every reader has to look at. */
 #define HR_WRITE_ALIGN_MAX (1u << 20)
 

@@ -81,6 +81,11 @@ static int real_stat(const char *path, struct stat *ret_stat)
     return stat(path, ret_stat) ? -errno : 0;
 }
 
+static int real_current_folder(char *ret_path, size_t capacity)
+{
+    return getcwd(ret_path, capacity) ? 0 : -errno;
+}
+
 static ssize_t real_link_read(const char *path, char *ret_target, size_t capacity)
 {
     ssize_t size = readlink(path, ret_target, capacity);
@@ -409,6 +414,7 @@ const struct hr_sys hr_sys_real = {
     .duplicate = real_duplicate,
     .fstat = real_fstat,
     .stat = real_stat,
+    .current_folder = real_current_folder,
     .link_read = real_link_read,
     .preadv = real_preadv,
     .create = real_create,

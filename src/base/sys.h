@@ -42,6 +42,7 @@ struct hr_sys {
     int (*duplicate)(int fd, int lowest, int close_on_exec); /* as the lowest free descriptor from `lowest` on */
     int (*fstat)(int fd, struct stat *ret_stat);
     int (*stat)(const char *path, struct stat *ret_stat);
+    int (*current_folder)(char *ret_path, size_t capacity);                    /* its absolute name, NUL-terminated */
     ssize_t (*link_read)(const char *path, char *ret_target, size_t capacity); /* bytes; not NUL-terminated */
     /* `flags`: RWF_*; a kernel that does not know one says -EOPNOTSUPP, one without flags at all -ENOSYS */
     ssize_t (*preadv)(int fd, const struct iovec *vectors, int vector_count, uint64_t offset, int flags);

@@ -15,6 +15,8 @@ struct hr_catalog {
     struct hr_names names; /* from names to tensors of the whole checkpoint */
     uint64_t *hashes;      /* parallel to the checkpoint's tensors */
     char *warning;         /* or NULL */
+    char *folder;          /* the current one of the open, or "" where no path needs it */
+    char *open_text;       /* of open_paths */
     /* of a table that the caller gave; it has no headers */
     char *names_text;
     uint64_t *shapes;
@@ -27,6 +29,8 @@ struct hr_catalog {
 int hr_catalog_names(struct hr_checkpoint *checkpoint, size_t *ret_first, size_t *ret_second, struct hr_error *err);
 /* Moves the tensors of all shards into one table with one table of names. Refuses a name that two files have. */
 int hr_catalog_join(struct hr_checkpoint *checkpoint, struct hr_shard *shards, struct hr_error *err);
+/* Fills open_paths, by the name of the folder that relative paths start from; NULL: the current one. */
+int hr_catalog_anchor(struct hr_checkpoint *checkpoint, const char *folder, struct hr_error *err);
 /* Checks the index both ways against the files, and its total_size: a wrong one is a warning. */
 int hr_catalog_check_index(struct hr_checkpoint *checkpoint, struct hr_error *err);
 

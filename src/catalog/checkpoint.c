@@ -59,6 +59,8 @@ static int checkpoint_fill(struct hr_checkpoint *checkpoint, const char *const *
         return result;
     checkpoint->file_count = checkpoint->catalog->paths.file_count;
     result = headers_read(checkpoint, options, err);
+    if (!result)
+        result = hr_catalog_anchor(checkpoint, NULL, err);
     if (!result && checkpoint->catalog->paths.index_path)
         result = hr_catalog_check_index(checkpoint, err);
     return result;
@@ -95,6 +97,8 @@ static void catalog_free(struct hr_catalog *catalog)
     hr_names_release(&catalog->names);
     hr_free(catalog->hashes);
     hr_free(catalog->warning);
+    hr_free(catalog->folder);
+    hr_free(catalog->open_text);
     hr_free(catalog->names_text);
     hr_free(catalog->shapes);
     hr_paths_release(&catalog->paths);
@@ -109,6 +113,7 @@ void hr_checkpoint_close(struct hr_checkpoint *checkpoint)
     hr_free(checkpoint->tensors);
     hr_free(checkpoint->files);
     hr_free(checkpoint->identities);
+    hr_free(checkpoint->open_paths);
     hr_free(checkpoint);
 }
 

@@ -24,6 +24,7 @@ struct hr_checkpoint {
     size_t tensor_count;
     struct hr_file *files;
     struct hr_identity *identities; /* one per file */
+    const char **open_paths;        /* where each is opened again, whatever folder is the current one by then */
     size_t file_count;
     struct hr_catalog *catalog; /* what holds the names, the shapes, the metadata and the name table */
 };

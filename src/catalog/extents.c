@@ -308,6 +308,8 @@ int hr_checkpoint_from_table(const char *const *paths, size_t path_count, const 
     for (size_t i = 0; !result && i < path_count; i++)
         result = file_find_and_add(checkpoint, paths[i], err);
     if (!result)
+        result = hr_catalog_anchor(checkpoint, NULL, err);
+    if (!result)
         result = table_copy(checkpoint, &table, err);
     return finish(checkpoint, result, ret_checkpoint);
 }
@@ -324,6 +326,8 @@ int hr_checkpoint_extents(const struct hr_checkpoint *of, const struct hr_extent
         return result;
     for (size_t i = 0; !result && i < of->file_count; i++)
         result = file_add(checkpoint, of->files[i].path, &of->identities[i], err);
+    if (!result)
+        result = hr_catalog_anchor(checkpoint, of->catalog->folder, err);
     if (!result)
         result = table_copy(checkpoint, &table, err);
     return finish(checkpoint, result, ret_checkpoint);

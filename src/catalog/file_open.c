@@ -21,13 +21,60 @@ static int missing_fail(const char *path, struct hr_error *err)
                        hr_escape(text, sizeof text, target, (size_t)size));
 }
 
+/* Cuts the last name off `path`, with the slashes before it; the empty text is the current folder. */
+static void cut_last(char *path)
+{
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    while (size > 0 && path[size - 1] != '/')
+        size--;
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    path[path[1] ? size : 0] = '\0'; /* nothing is above the root */
+}
+
+/* The path can be walked to `folder` and not on, to `next`. */
+static int closed_fail(const char *folder, const char *next, struct hr_error *err)
+{
+    char target[1024], text[512];
+    ssize_t size = hr_sys->link_read(next, target, sizeof target);
+    if (size >= 0)
+        return hr_fail_sys(err, HR_EIO_ERROR, EACCES,
+                           "'%s' is a link, and a folder on the way of its target may not be entered; check their "
+                           "permissions",
+                           hr_escape(text, sizeof text, next, strlen(next)));
+    if (!*folder)
+        folder = ".";
+    return hr_fail_sys(err, HR_EIO_ERROR, EACCES, "the folder '%s' may not be entered; check its permissions",
+                       hr_escape(text, sizeof text, folder, strlen(folder)));
+}
+
+static int denied_fail(const char *path, struct hr_error *err)
+{
+    struct stat stat;
+    char *folder = hr_strndup(path, strlen(path)), *next = hr_strndup(path, strlen(path));
+    int is_closed = folder && next && hr_sys->stat(path, &stat) == -EACCES;
+    int result;
+    if (is_closed) {
+        for (cut_last(folder); *folder && hr_sys->stat(folder, &stat) == -EACCES; cut_last(folder))
+            strcpy(next, folder);
+        result = closed_fail(folder, next, err);
+    } else {
+        result = hr_fail_sys(err, HR_EIO_ERROR, EACCES, "it may not be read; check its permissions");
+    }
+    hr_free(folder);
+    hr_free(next);
+    return result;
+}
+
 int hr_file_fail(const char *path, int sys_errno, struct hr_error *err)
 {
     int result;
     if (sys_errno == ENOENT)
         result = missing_fail(path, err);
     else if (sys_errno == EACCES)
-        result = hr_fail_sys(err, HR_EIO_ERROR, sys_errno, "the file may not be read; check its permissions");
+        result = denied_fail(path, err);
     else if (sys_errno == EMFILE || sys_errno == ENFILE)
         result = hr_fail_sys(err, HR_EIO_ERROR, sys_errno, "no descriptor is left; raise the limit (ulimit -n)");
     else if (sys_errno == ENXIO)

@@ -2,9 +2,13 @@
  * shards.c: one speculative read per file brings the length and, mostly, the whole header. Workers take files by
  * a counter; each keeps one descriptor open at a time. A worker that fails lowers `stop_before`, so that no later
  * file is begun but every earlier one is finished: the error reported is the first in the order of files.
+ *
+ * A worker that finds no descriptor leaves its file undone and ends, so that those who have one go on; what is then
+ * left is done by one thread, and only for that is no descriptor an error.
  */
 #include "catalog/shards.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -30,6 +34,7 @@ struct worker {
     struct shared *shared;
     pthread_t thread;
     int is_started;
+    int is_alone; /* there is nobody else who holds descriptors */
     int code;
     size_t failed_index;
     struct hr_error err;
@@ -108,20 +113,52 @@ static void lower(atomic_size_t *value, size_t bound)
         continue;
 }
 
+static int lacks_descriptor(const struct worker *worker)
+{
+    return worker->code && (worker->err.sys_errno == EMFILE || worker->err.sys_errno == ENFILE);
+}
+
+/* Reads one file. 0 when the worker is to end. */
+static int file_do(struct worker *worker, size_t index)
+{
+    struct shared *shared = worker->shared;
+    worker->code = shard_read(shared->files[index].bytes, shared->options, &shared->shards[index], &worker->err);
+    if (!worker->code)
+        return 1;
+    worker->failed_index = index;
+    if (worker->is_alone || !lacks_descriptor(worker))
+        lower(&shared->stop_before, index);
+    return 0;
+}
+
 static void *worker_main(void *argument)
 {
     struct worker *worker = argument;
     struct shared *shared = worker->shared;
     size_t index;
-    while ((index = atomic_fetch_add(&shared->next, 1)) < atomic_load(&shared->stop_before)) {
-        worker->code = shard_read(shared->files[index].bytes, shared->options, &shared->shards[index], &worker->err);
-        if (worker->code) {
-            worker->failed_index = index;
-            lower(&shared->stop_before, index);
+    while ((index = atomic_fetch_add(&shared->next, 1)) < atomic_load(&shared->stop_before))
+        if (!file_do(worker, index))
             break;
-        }
-    }
     return NULL;
+}
+
+/* What workers left for want of a descriptor, and, where all of them did, the rest. */
+static void undone_do(struct shared *shared, struct worker *workers, size_t count)
+{
+    int is_any = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!lacks_descriptor(&workers[i]))
+            continue;
+        is_any = 1;
+        workers[i].is_alone = 1;
+        workers[i].code = 0;
+        if (workers[i].failed_index < atomic_load(&shared->stop_before))
+            file_do(&workers[i], workers[i].failed_index);
+    }
+    if (is_any && !workers[0].code) {
+        workers[0].is_alone = 1;
+        worker_main(&workers[0]);
+    }
 }
 
 static size_t worker_count(const struct hr_open_options *options, size_t file_count)
@@ -139,9 +176,11 @@ static int workers_run(struct shared *shared, struct worker *workers, size_t cou
     for (size_t i = 1; i < count; i++)
         workers[i].is_started = hr_sys->thread_start(&workers[i].thread, worker_main, &workers[i]) == 0;
     worker_main(&workers[0]);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (workers[i].is_started)
             pthread_join(workers[i].thread, NULL);
+    undone_do(shared, workers, count);
+    for (size_t i = 0; i < count; i++) {
         if (workers[i].code && (!first || workers[i].failed_index < first->failed_index))
             first = &workers[i];
     }

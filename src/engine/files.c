@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -30,6 +31,7 @@ struct hr_files {
     pthread_cond_t released;
     size_t open_count, open_max; /* descriptors, those being opened included */
     size_t victim_hint;          /* where the search for an idle file goes on */
+    atomic_ulong close_count;    /* descriptors that were given back; pairs with itself */
     int fork_generation;
 };
 
@@ -144,9 +146,10 @@ static int check_fd(struct hr_files *files, size_t file_index, int fd, struct hr
     return hr_identity_check(&files->checkpoint->identities[file_index], &now, path, err);
 }
 
-/* Gives up a place that was reserved for opening. */
+/* Gives up a place that was reserved for opening; what was open is closed by now. */
 static void unreserve(struct hr_files *files)
 {
+    atomic_fetch_add(&files->close_count, 1);
     pthread_mutex_lock(&files->lock);
     files->open_count--;
     pthread_cond_broadcast(&files->released);
@@ -204,13 +207,16 @@ static int reserve(struct hr_files *files, size_t file_index, enum way *way, int
     return result;
 }
 
-/* The process has no descriptor left: live with what this load holds already. 1 when that is more than none. */
-static int shrink(struct hr_files *files)
+/*
+ * The process has no descriptor left: live with what this load holds already. 1 when that is more than none, or was when
+ * `close_count` was read, before the open.
+ */
+static int shrink(struct hr_files *files, unsigned long close_count)
 {
     pthread_mutex_lock(&files->lock);
     files->open_count--;
-    int others = files->open_count > 0;
-    if (others)
+    int others = files->open_count > 0 || atomic_load(&files->close_count) != close_count;
+    if (files->open_count > 0)
         files->open_max = files->open_count;
     pthread_cond_broadcast(&files->released); /* who waits for the last of the others may have waited for this one */
     pthread_mutex_unlock(&files->lock);
@@ -227,7 +233,7 @@ void hr_files_refuse_direct(struct hr_files *files, size_t file_index)
 /* O_NONBLOCK so that a pipe in the file's place cannot hold the call up. Where O_DIRECT is refused *way turns. */
 static int open_way(struct hr_files *files, size_t file_index, enum way *way)
 {
-    const char *path = files->checkpoint->files[file_index].path;
+    const char *path = files->checkpoint->open_paths[file_index];
     int flags = O_RDONLY | O_NONBLOCK;
     int fd = hr_sys->open(path, *way == DIRECT ? flags | O_DIRECT : flags);
     if (*way == DIRECT && (fd == -EINVAL || fd == -EOPNOTSUPP)) {
@@ -241,8 +247,9 @@ static int open_way(struct hr_files *files, size_t file_index, enum way *way)
 /* Opens and checks the file, for which a place is reserved, and puts it into the table; the place is given up else. */
 static int open_reserved(struct hr_files *files, size_t file_index, enum way *way, int *ret_fd, struct hr_error *err)
 {
+    unsigned long close_count = atomic_load(&files->close_count);
     int fd = open_way(files, file_index, way);
-    if ((fd == -EMFILE || fd == -ENFILE) && shrink(files))
+    if ((fd == -EMFILE || fd == -ENFILE) && shrink(files, close_count))
         return 1;
     if (fd < 0) {
         if (fd != -EMFILE && fd != -ENFILE)
@@ -287,20 +294,28 @@ void hr_files_release(struct hr_files *files, size_t file_index)
 {
     struct open_file *file = &files->files[file_index];
     int fds[WAY_COUNT] = {-1, -1};
+    size_t closed_count = 0;
     pthread_mutex_lock(&files->lock);
     file->holders--;
     if (file->uses_left)
         file->uses_left--;
     for (int way = WAY_COUNT; way-- > 0 && file->holders == 0;) {
-        if (file->fds[way] >= 0 && (file->uses_left == 0 || files->open_count > files->open_max)) {
+        if (file->fds[way] >= 0 && (file->uses_left == 0 || files->open_count - closed_count > files->open_max)) {
             fds[way] = file->fds[way];
             file->fds[way] = -1;
-            files->open_count--;
+            closed_count++;
         }
     }
     pthread_cond_broadcast(&files->released);
     pthread_mutex_unlock(&files->lock);
+    if (!closed_count)
+        return;
     close_fds(fds);
+    atomic_fetch_add(&files->close_count, 1);
+    pthread_mutex_lock(&files->lock); /* not before: the place of an open descriptor is not free */
+    files->open_count -= closed_count;
+    pthread_cond_broadcast(&files->released);
+    pthread_mutex_unlock(&files->lock);
 }
 
 void hr_files_wait(struct hr_files *files)

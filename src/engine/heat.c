@@ -156,7 +156,7 @@ static void look_at_file(struct hr_load *load, size_t file_index, int fd)
         if (known)
             found->storage = *known;
         else
-            hr_storage_probe(file->path, fd, &found->storage);
+            hr_storage_probe(load->checkpoint->open_paths[file_index], fd, &found->storage);
         if (found->storage.is_memory)
             heat = HEAT_HOT;
     }

@@ -24,7 +24,7 @@
  */
 static int sample_file(struct hr_load *load, size_t file_index, uint64_t *asked, uint64_t *resident)
 {
-    int fd = hr_sys->open(load->checkpoint->files[file_index].path, O_RDONLY | O_NONBLOCK);
+    int fd = hr_sys->open(load->checkpoint->open_paths[file_index], O_RDONLY | O_NONBLOCK);
     if (fd < 0)
         return 0;
     struct heat_of_file found = hr_heat_of_file(load, file_index, fd);

@@ -50,8 +50,8 @@ int hr_json_enter(struct hr_json *json, char bracket, const char *what)
 {
     if (hr_json_peek(json) != bracket)
         return fail_unexpected(json, what);
-    if (++json->depth >= HR_JSON_DEPTH_MAX)
-        return hr_json_fail(json, json->at, "nested deeper than %d levels", HR_JSON_DEPTH_MAX - 1);
+    if (++json->depth > HR_JSON_DEPTH_MAX)
+        return hr_json_fail(json, json->at, "nested deeper than %d levels", HR_JSON_DEPTH_MAX);
     json->at++;
     json->is_first = 1;
     return 0;

@@ -121,6 +121,10 @@ static int try_direct(const char *path, int fd, struct hr_storage *storage)
     if (!ask_alignment(fd, storage))
         return 0;
     int direct_fd = hr_sys->open(path, O_RDONLY | O_NONBLOCK | O_DIRECT);
+    if (direct_fd == -EMFILE || direct_fd == -ENFILE) { /* says nothing of the file; its reads find out the rest */
+        add_detail(storage, "; O_DIRECT not tried: no descriptor was left");
+        return 1;
+    }
     if (direct_fd < 0) {
         add_detail(storage, "; no O_DIRECT: open says errno %d", -direct_fd);
         return 0;

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <stdalign.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -72,18 +73,30 @@ static int check_item_size(const struct hr_request *request, size_t index, struc
     return 0;
 }
 
-static int check_dtype(const struct hr_item *item, const struct hr_tensor *tensor, size_t index, struct hr_error *err)
+#define DTYPE_NAMES_BYTES 256
+
+/* ", or as BF16, F16, ..." with all that `from` converts to. */
+static void list_conversions(uint32_t from, char ret_text[DTYPE_NAMES_BYTES])
 {
-    if (item->dtype == HR_DTYPE_NONE || item->dtype == tensor->dtype)
+    size_t used = 0;
+    ret_text[0] = '\0';
+    for (uint32_t to = 1; to < HR_DTYPE_COUNT && used < DTYPE_NAMES_BYTES; to++)
+        if (hr_dtype_converts(from, to))
+            used += (size_t)snprintf(ret_text + used, DTYPE_NAMES_BYTES - used, "%s%s", used ? ", " : ", or as ",
+                                     hr_dtype_name(to));
+}
+
+static int check_dtype(const struct hr_item *item, const struct hr_tensor *tensor, struct hr_error *err)
+{
+    char name[200], asked[32], others[DTYPE_NAMES_BYTES];
+    if (item->dtype == HR_DTYPE_NONE || item->dtype == tensor->dtype || hr_dtype_converts(tensor->dtype, item->dtype))
         return 0;
-    if (hr_dtype_converts(tensor->dtype, item->dtype))
-        return 0;
-    const char *stored = hr_dtype_name(tensor->dtype);
-    const char *asked = hr_dtype_name(item->dtype);
+    snprintf(asked, sizeof asked, "dtype %u, which is none", item->dtype);
+    list_conversions(tensor->dtype, others);
     return hr_fail(err, HR_EUNSUPPORTED,
-                   "item %zu: the tensor is stored as %s and cannot be converted to dtype %u (%s); load it as stored: "
-                   "leave the dtype 0",
-                   index, stored ? stored : "?", item->dtype, asked ? asked : "not a dtype");
+                   "tensor '%s' is stored as %s and cannot be converted to %s; load it as it is stored%s",
+                   hr_escape(name, sizeof name, tensor->name, tensor->name_size), hr_dtype_name(tensor->dtype),
+                   hr_dtype_name(item->dtype) ? hr_dtype_name(item->dtype) : asked, others);
 }
 
 /* Everything but ranges and strides. */
@@ -104,7 +117,7 @@ static int check_item(const struct hr_request *request, size_t index, uint32_t d
         code = hr_fail(err, HR_EINVALID_ARGUMENT, "item %zu: its device index is %u, but the loader has %u device(s)",
                        index, item->device_index, device_count);
     else
-        code = check_dtype(item, tensor, index, err);
+        code = check_dtype(item, tensor, err);
     if (code)
         hr_error_in_tensor(err, tensor->name, tensor->name_size);
     return code;

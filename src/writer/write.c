@@ -63,7 +63,9 @@ static int write_next(struct write_team *team)
     if (atomic_load(&team->code) || number >= team->first_blocks[team->writer->layout.file_count])
         return 0;
     struct write_block block = block_at(team, number);
-    int code = hr_writer_open_file(team->writer, block.file_index, &err);
+    int code = hr_writer_sealers_check(team->writer, &err);
+    if (!code)
+        code = hr_writer_open_file(team->writer, block.file_index, &err);
     if (!code)
         code = hr_writer_write_block(team->writer, &block, &err);
     if (!code) {

@@ -88,7 +88,7 @@ static int make_room(int fd, uint64_t size)
     return error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -EIO ? error : 0;
 }
 
-int hr_output_create(struct hr_output *output, const char *path, uint64_t size, struct hr_error *err)
+int hr_output_create(struct hr_output *output, const char *path, const char *said, uint64_t size, struct hr_error *err)
 {
     struct stat replaced;
     size_t capacity = folder_size(path) + TEMPORARY_NAME_BYTES;
@@ -100,18 +100,18 @@ int hr_output_create(struct hr_output *output, const char *path, uint64_t size, 
     int fd = create_file(path, mode, name, capacity);
     if (fd < 0) {
         hr_free(name);
-        return fail(err, fd, path, "a file beside it, to be renamed when it is whole, cannot be made");
+        return fail(err, fd, said, "a file beside it, to be renamed when it is whole, cannot be made");
     }
     if (is_replacing)
         hr_sys->set_mode(fd, mode); /* refused, the file is less open than the one before, never more */
-    *output = (struct hr_output){path, name, fd};
+    *output = (struct hr_output){path, said, name, fd};
     int error = make_room(fd, size);
     if (!error)
         return 0;
     char what[64];
     snprintf(what, sizeof what, "there is no room for its %llu bytes", (unsigned long long)size);
     hr_output_release(output, 0);
-    return fail(err, error, path, what);
+    return fail(err, error, said, what);
 }
 
 /* Takes the first `size` bytes out of the vectors. */
@@ -138,7 +138,7 @@ int hr_output_write(const struct hr_output *output, struct iovec *vectors, int v
         if (written == -EINTR || (written == -EAGAIN && stalls++ < HR_IO_RETRY_MAX))
             continue;
         if (written <= 0) {
-            int code = fail(err, written ? (int)written : -EIO, output->path,
+            int code = fail(err, written ? (int)written : -EIO, output->said,
                             written == -EINVAL ? "writing; a filesystem that takes bytes in order only wants one thread"
                                                : "writing");
             if (err)
@@ -157,8 +157,8 @@ int hr_output_seal(struct hr_output *output, int no_sync, struct hr_error *err)
     int close_error = hr_sys->close(output->fd);
     output->fd = -1;
     if (error)
-        return fail(err, error, output->path, "waiting for the storage");
-    return close_error ? fail(err, close_error, output->path, "closing") : 0;
+        return fail(err, error, output->said, "waiting for the storage");
+    return close_error ? fail(err, close_error, output->said, "closing") : 0;
 }
 
 int hr_output_publish(struct hr_output *output, struct hr_error *err)
@@ -166,7 +166,7 @@ int hr_output_publish(struct hr_output *output, struct hr_error *err)
     assert(output->temporary && output->fd == -1);
     int error = hr_sys->rename(output->temporary, output->path);
     if (error)
-        return fail(err, error, output->path,
+        return fail(err, error, output->said,
                     "renaming the finished file into place; where the filesystem cannot, write elsewhere and copy");
     hr_free(output->temporary);
     output->temporary = NULL;
@@ -191,7 +191,7 @@ void hr_output_release(struct hr_output *output, int keep)
 }
 
 /* Folders that may be written but not read cannot be synced, and some filesystems do not know what that is. */
-int hr_output_sync_folder(const char *path, struct hr_error *err)
+int hr_output_sync_folder(const char *path, const char *said, struct hr_error *err)
 {
     size_t size = folder_size(path);
     char *folder = size ? hr_strndup(path, size) : hr_strndup(".", 1);
@@ -204,6 +204,6 @@ int hr_output_sync_folder(const char *path, struct hr_error *err)
     int error = hr_sys->sync(fd);
     hr_sys->close(fd);
     if (error && error != -EINVAL && error != -EOPNOTSUPP && error != -EBADF)
-        return fail(err, error, path, "it is in place; waiting for its folder to be on the storage");
+        return fail(err, error, said, "it is in place; waiting for its folder to be on the storage");
     return 0;
 }

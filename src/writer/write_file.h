@@ -11,9 +11,10 @@
 
 #include "base/error.h"
 
-/* Zeroed with fd -1: nothing was made. Errors name `path`. */
+/* Zeroed with fd -1: nothing was made. Errors name `said`. */
 struct hr_output {
     const char *path; /* the name in the end; the caller's */
+    const char *said; /* what its user calls it; the caller's */
     char *temporary;  /* the name until then; NULL: there is no such file */
     int fd;           /* -1: closed */
 };
@@ -22,9 +23,9 @@ struct hr_output {
 int hr_output_check(const char *path, struct hr_error *err);
 /*
  * Makes the file with room for `size` bytes; a filesystem that cannot say gives room while writing. Permissions are
- * those of the file that it will replace, or what the umask leaves.
+ * those of the file that it will replace, or what the umask leaves. Errors name it as `said`.
  */
-int hr_output_create(struct hr_output *output, const char *path, uint64_t size, struct hr_error *err);
+int hr_output_create(struct hr_output *output, const char *path, const char *said, uint64_t size, struct hr_error *err);
 /* Writes all of the vectors, at most HR_IOV_MAX, which it uses up. */
 int hr_output_write(const struct hr_output *output, struct iovec *vectors, int vector_count, uint64_t offset,
                     struct hr_error *err);
@@ -38,6 +39,6 @@ void hr_output_withdraw(const char *path);
 void hr_output_release(struct hr_output *output, int keep);
 
 /* Waits until the names in the folder of `path` are on the storage, where the filesystem can be asked for that. */
-int hr_output_sync_folder(const char *path, struct hr_error *err);
+int hr_output_sync_folder(const char *path, const char *said, struct hr_error *err);
 
 #endif

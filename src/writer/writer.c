@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/limits.h"
 #include "base/option_struct.h"
+#include "base/path.h"
 #include "base/sys.h"
 
 #define SUFFIX ".safetensors"
@@ -36,7 +37,25 @@ static int name_files(struct hr_writer *writer, const char *path, struct hr_erro
     if (!writer->index_path)
         return hr_fail_memory(err, capacity, "a file's name");
     snprintf(writer->index_path, capacity, "%.*s" SUFFIX ".index.json", (int)stem, path);
-    return hr_output_check(writer->index_path, err);
+    return hr_output_check(writer->index_path + writer->folder_bytes, err);
+}
+
+/* As above, in the folder that is the current one now. */
+static int name_files_here(struct hr_writer *writer, const char *path, struct hr_error *err)
+{
+    char *folder = path[0] == '/' ? hr_strndup("", 0) : hr_current_folder();
+    size_t before = folder ? hr_folder_bytes(folder, path) : 0, size = strlen(path);
+    char *whole = folder ? hr_alloc(before + size + 1) : NULL;
+    int code = whole ? 0 : hr_fail_memory(err, size + 1, "a file's name");
+    if (!code) {
+        memcpy(whole, folder, before);
+        memcpy(whole + before, path, size);
+        writer->folder_bytes = before;
+        code = name_files(writer, whole, err);
+    }
+    hr_free(whole);
+    hr_free(folder);
+    return code;
 }
 
 static int make_files(struct hr_writer *writer, const char *path, struct hr_error *err)
@@ -50,9 +69,9 @@ static int make_files(struct hr_writer *writer, const char *path, struct hr_erro
         writer->files[i].output.fd = -1;
         writer->files[i].bytes_left = layout->files[i].size - layout->files[i].data_offset;
     }
-    int code = name_files(writer, path, err);
+    int code = name_files_here(writer, path, err);
     for (size_t i = 0; !code && i < layout->file_count; i++)
-        code = hr_output_check(writer->files[i].path, err);
+        code = hr_output_check(hr_writer_path(writer, i), err);
     return code ? code : hr_writer_open_file(writer, 0, err); /* a folder that cannot be written is found out now */
 }
 
@@ -65,7 +84,11 @@ static int writer_init(struct hr_writer *writer, const char *path, const struct 
                    : hr_layout_make(tensors, tensor_count, options, &writer->layout, err);
     if (!code)
         code = hr_content_open_devices(&writer->devices, options, err);
-    return code ? code : make_files(writer, path, err);
+    if (!code)
+        code = make_files(writer, path, err);
+    if (!code)
+        hr_writer_sealers_start(writer);
+    return code;
 }
 
 int hr_writer_new(const char *path, const struct hr_tensor *tensors, size_t tensor_count,
@@ -137,7 +160,9 @@ int hr_writer_put(struct hr_writer *writer, size_t tensor_index, const struct hr
         return hr_fail(err, HR_EINVALID_ARGUMENT, "tensor_index is %zu, but there are %zu tensors", tensor_index,
                        writer->layout.tensor_count);
     const struct hr_tensor *tensor = &writer->layout.tensors[tensor_index];
-    code = hr_content_check(&writer->devices, tensor, source, &ours, err);
+    code = hr_writer_sealers_check(writer, err);
+    if (!code)
+        code = hr_content_check(&writer->devices, tensor, source, &ours, err);
     if (!code)
         code = claim(writer, tensor_index, err);
     if (code)
@@ -187,7 +212,8 @@ static int write_index(struct hr_writer *writer, struct hr_output *ret_output, s
     int code = hr_layout_index(&writer->layout, names, &text, err);
     hr_free(names);
     if (!code)
-        code = hr_output_create(ret_output, writer->index_path, text.size, err);
+        code =
+            hr_output_create(ret_output, writer->index_path, writer->index_path + writer->folder_bytes, text.size, err);
     if (!code) {
         struct iovec vector = {text.bytes, text.size};
         code = hr_output_write(ret_output, &vector, 1, 0, err);
@@ -220,18 +246,23 @@ static int publish(struct hr_writer *writer, struct hr_output *index, struct hr_
 static int finish(struct hr_writer *writer, struct hr_error *err)
 {
     struct hr_output index = {.fd = -1};
-    int code = 0;
+    hr_writer_sealers_wait(writer);
+    int code = hr_writer_sealers_check(writer, err);
     for (size_t i = 0; !code && i < writer->layout.file_count; i++) {
         code = hr_writer_open_file(writer, i, err); /* files without bytes do not exist yet */
         if (!code)
             code = hr_writer_count_bytes(writer, i, 0, err);
     }
+    hr_writer_sealers_wait(writer);
+    if (!code)
+        code = hr_writer_sealers_check(writer, err);
     if (!code && writer->index_path)
         code = write_index(writer, &index, err);
     if (!code)
         code = publish(writer, &index, err);
     hr_output_release(&index, 0);
-    return code || writer->no_sync ? code : hr_output_sync_folder(writer->files[0].path, err);
+    return code || writer->no_sync ? code
+                                   : hr_output_sync_folder(writer->files[0].path, hr_writer_path(writer, 0), err);
 }
 
 int hr_writer_finish(struct hr_writer *writer, struct hr_error *err)
@@ -255,15 +286,17 @@ size_t hr_writer_file_count(const struct hr_writer *writer)
 
 const char *hr_writer_path(const struct hr_writer *writer, size_t file_index)
 {
-    return file_index < writer->layout.file_count ? writer->files[file_index].path : NULL;
+    return file_index < writer->layout.file_count ? writer->files[file_index].path + writer->folder_bytes : NULL;
 }
 
-/* In a forked child the files, the pinned memory and the devices are the parent's. */
+/* In a forked child the files, the sealers, the pinned memory and the devices are the parent's. */
 void hr_writer_free(struct hr_writer *writer)
 {
     if (!writer)
         return;
     int is_forked = writer->fork_generation != hr_fork_generation();
+    if (!is_forked)
+        hr_writer_sealers_stop(writer);
     for (size_t i = 0; writer->files && i < writer->layout.file_count; i++) {
         hr_output_release(&writer->files[i].output, is_forked);
         hr_free(writer->files[i].path);
@@ -282,7 +315,9 @@ void hr_writer_free(struct hr_writer *writer)
     hr_free(writer->files);
     hr_free(writer->put_states);
     hr_free(writer->index_path);
-    pthread_cond_destroy(&writer->changed);
-    pthread_mutex_destroy(&writer->lock);
+    if (!is_forked) { /* in the child sealers are gone but not their marks: destroying would block */
+        pthread_cond_destroy(&writer->changed);
+        pthread_mutex_destroy(&writer->lock);
+    }
     hr_free(writer);
 }

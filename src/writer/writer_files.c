@@ -1,6 +1,7 @@
 /*
  * writer_files.c: the files of a writer, begun with their first byte and sealed with their last, and its buffers.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "base/limits.h"
@@ -19,7 +20,7 @@ static int create(struct hr_writer *writer, size_t file_index, struct hr_error *
 {
     struct hr_layout_file *layout = &writer->layout.files[file_index];
     struct writer_file *file = &writer->files[file_index];
-    int code = hr_output_create(&file->output, file->path, layout->size, err);
+    int code = hr_output_create(&file->output, file->path, hr_writer_path(writer, file_index), layout->size, err);
     if (code)
         return code;
     struct iovec vector = {layout->header, layout->data_offset};
@@ -33,6 +34,19 @@ static int create(struct hr_writer *writer, size_t file_index, struct hr_error *
     return 0;
 }
 
+/* Files that storage is waited for hold descriptors: where none is left, one of theirs will do. */
+static int create_in_time(struct hr_writer *writer, size_t file_index, struct hr_error *err)
+{
+    struct hr_error ours;
+    int code;
+    do
+        code = create(writer, file_index, &ours);
+    while (code && (ours.sys_errno == EMFILE || ours.sys_errno == ENFILE) && hr_writer_sealers_wait_one(writer));
+    if (code && err)
+        *err = ours;
+    return code;
+}
+
 int hr_writer_open_file(struct hr_writer *writer, size_t file_index, struct hr_error *err)
 {
     struct writer_file *file = &writer->files[file_index];
@@ -44,13 +58,14 @@ int hr_writer_open_file(struct hr_writer *writer, size_t file_index, struct hr_e
         file->state = FILE_BEGINS;
     pthread_mutex_unlock(&writer->lock);
     if (state == FILE_FAILED) {
-        int code = hr_fail(err, HR_EIO_ERROR, "%s could not be brought to the storage before; begin anew", file->path);
-        hr_error_in_file(err, file->path);
+        const char *said = hr_writer_path(writer, file_index);
+        int code = hr_fail(err, HR_EIO_ERROR, "%s could not be brought to the storage before; begin anew", said);
+        hr_error_in_file(err, said);
         return code;
     }
     if (state != FILE_WAITS)
         return 0;
-    int code = create(writer, file_index, err);
+    int code = create_in_time(writer, file_index, err);
     set_state(writer, file, code ? FILE_WAITS : FILE_OPEN);
     return code;
 }
@@ -66,9 +81,7 @@ int hr_writer_count_bytes(struct hr_writer *writer, size_t file_index, uint64_t 
     pthread_mutex_unlock(&writer->lock);
     if (!is_last)
         return 0;
-    int code = hr_output_seal(&file->output, writer->no_sync, err);
-    set_state(writer, file, code ? FILE_FAILED : FILE_SEALED);
-    return code;
+    return hr_writer_seal(writer, file, err);
 }
 
 /* ----------------------------------------------------------------------------------------- buffers */

@@ -69,7 +69,10 @@ def test_report(path):
 
 @pytest.mark.parametrize("dtype, code, part", [
     ("F33", 2, "'F33' is no dtype"), ("a.weight=", 2, "'' is no dtype"), ("nobody=F32", 1, "no selected tensor of 4"),
-    ("a.packed=F32", 3, "stored as F4 and cannot be converted"),
+    ("a.packed=F32", 2, "tensor 'a.packed' is stored as F4 and cannot be converted to F32; load it as it is stored\n"),
+    ("F4", 2, "tensor 'a.weight' is stored as F32 and cannot be converted to F4; load it as it is stored, or as "),
+    ("a.ids=F6_E2M3", 2, "tensor 'a.ids' is stored as I64 and cannot be converted to F6_E2M3; load it"),
+    ("a.half=C64", 2, "or as BOOL, U8, I8, F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, I16, U16, BF16, "),
 ])
 def test_refused(path, dtype, code, part):
     result = run("load", "--device", "cpu", "--dtype", dtype, path)

@@ -276,7 +276,7 @@ def test_an_old_file_is_replaced(model, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, code, part", [
-    (["--dtype", "F33", "OUT"], 2, "'F33' is no dtype"), (["--dtype", "packed=F32", "OUT"], 3, "stored as F4"),
+    (["--dtype", "F33", "OUT"], 2, "'F33' is no dtype"), (["--dtype", "packed=F32", "OUT"], 2, "stored as F4"),
     (["--align", "5", "OUT"], 2, "power of two"), (["--shard-size", "x", "OUT"], 2, "is not a size"),
     (["--match", "nobody", "OUT"], 1, "no tensor of 6 matches"), (["DIR/missing/x.safetensors"], 1, "No such file"),
     (["DIR/x.json"], 2, "is an index"), ([""], 2, "empty"), ([], 2, "an argument is missing"),
@@ -333,7 +333,7 @@ def test_a_full_disk_and_one_that_is_read_only(tmp_path):
     assert (code, error["kind"], left) == (3, "IoError", "") and "read-only" in error["message"]
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("delay", [0.02, 0.2])
 def test_signals_leave_nothing(tmp_path, number, code, delay):
     path = sparse(tmp_path / "x.safetensors", 4 << 30)

@@ -54,7 +54,7 @@ def test_the_mmap_route_means_the_cpu(model, verb):
     for options, variables in [(["--route", "mmap"], {}), ([], {"HEADRACE_ROUTE": "mmap"})]:
         found = run_json(verb, "--json", *options, model, env=gpu(**variables))
         assert found.get("device") == expected.get("device") and found.get("route") == expected.get("route")
-    error = run_json(verb, "--json", "--device", "cuda", "--route", "mmap", model, env=gpu(), code=3)["error"]
+    error = run_json(verb, "--json", "--device", "cuda", "--route", "mmap", model, env=gpu(), code=2)["error"]
     assert error["kind"] == "Unsupported"
 
 
@@ -236,6 +236,7 @@ def test_device_is_for_what_the_map_leaves(tmp_path):
 
 @pytest.mark.parametrize(("entries", "kind", "text"), [
     (["head=cpu"], "InvalidArgument", "'model.0.w' and 11 more"),
+    (["model=cpu"], "InvalidArgument", "covers tensor 'head'; add"),
     (["=cpu", "mod=cpu"], "TensorNotFound", "'mod' covers none"),
     (["=cpu", "*.scale=cpu"], "TensorNotFound", "'*.scale' covers none"),
     (["=disk"], "InvalidArgument", "--device-map '=disk': 'disk'"),

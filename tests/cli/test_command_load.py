@@ -172,7 +172,7 @@ def test_a_bar_on_a_terminal_that_is_erased(tmp_path):
     assert "\n" not in text and "\x1b" not in text
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_a_load_promptly(tmp_path, number, code):
     path = sparse(tmp_path / "x.safetensors", 1 << 30)
     arguments = [BINARY, "load", "--repeat", "1000", "--window", "64MiB", "--threads", "1", path]

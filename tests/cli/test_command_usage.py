@@ -1,5 +1,6 @@
 """Verbs, options, help, manual pages, the environment, and output that cannot be written."""
 
+import json
 import re
 import subprocess
 
@@ -92,6 +93,27 @@ def test_wrong_values(arguments, message):
     result = run(*arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"headrace {arguments[0]}: {message}\n"
+
+
+WRONG = [["load", "--threads"], ["load", "--threads", "many", "x"], ["ls", "--json=yes", "x"], ["chekc", "x"],
+         ["frobnicate"], [], ["diff", "a"], ["diff", "a", "b", "c"], ["probe", "a", "b"]]
+WRONG += [[verb, "--frobnicate"] for verb in VERBS] + [[verb] for verb in VERBS if verb not in ("probe", "doctor")]
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_wrong_usage_as_json(arguments):
+    """Whatever is wrong, with --json among the arguments it is an object on stdout too, and the same text on stderr."""
+    result = run(*arguments[:1], "--json", *arguments[1:])
+    assert result.returncode == 2
+    error = json.loads(result.stdout)["error"]
+    assert (error["kind"], error["code"], error["file"]) == ("InvalidArgument", -40, None)
+    assert result.stderr.splitlines()[0].endswith(": " + error["message"])
+
+
+def test_a_wrong_environment_as_json():
+    result = run("load", "x", "--json", env={"HEADRACE_THREADS": "many"})
+    assert (result.returncode, json.loads(result.stdout)["error"]["kind"]) == (2, "InvalidArgument")
+    assert run("load", "--bad", "--", "--json").stdout == ""  # a path
 
 
 def test_the_number_of_operands():

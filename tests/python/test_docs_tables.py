@@ -1,5 +1,5 @@
 """The tables of the pages list what there is: docs/tuning.md every option once, as headrace.h, --help and the Python
-package have it; docs/format.md the dtypes and the limits.
+package have it; docs/format.md the dtypes and the limits; docs/abi.md the structs.
 """
 
 import inspect
@@ -142,3 +142,14 @@ def test_dtypes(root):
     shown = {name: bits for bits, names in re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE)
              for name in re.findall(r"`(\w+)`", names)}
     assert shown == listed
+
+
+def test_structs(root):
+    """Each public struct stands once in the table of what may grow, those that begin with `size` where it says so."""
+    header = (root / "include/headrace/headrace.h").read_text()
+    bodies = dict(re.findall(r"^struct (hr_\w+) {\n(.*?)^};", header, re.MULTILINE | re.DOTALL))
+    page = (root / "docs" / "abi.md").read_text()
+    rows = [line.split("|")[1] for line in page[page.index("| structs |"):].splitlines() if line.startswith("| `hr_")]
+    listed = [(name, "begin with `size`" in row.replace("begins", "begin")) for row in rows
+              for name in re.findall(r"`(hr_\w+)`", row)]
+    assert sorted(listed) == sorted((name, body.lstrip().startswith("size_t size;")) for name, body in bodies.items())

@@ -3,8 +3,10 @@
  * limits of descriptors, errors in the order of files, options, identity, and every call failing in turn.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,23 +318,66 @@ static void test_not_regular(void **state)
 }
 
 /* root may read everything, so it becomes somebody else for a moment. */
-static void test_permission_denied(void **state)
+static void assert_denied(const char *path, const char *says)
 {
-    (void)state;
     struct hr_checkpoint *checkpoint = NULL;
     struct hr_error err;
-    shard_write("denied.safetensors", 0, 1);
-    assert_int_equal(chmod(test_path("denied.safetensors"), 0), 0);
-    assert_int_equal(chmod(test_dir(), 0755), 0);
     int is_root = geteuid() == 0;
     if (is_root)
         assert_int_equal(seteuid(65534), 0);
-    int result = open_path("denied.safetensors", &checkpoint, &err);
+    int result = hr_checkpoint_open(&path, 1, NULL, &checkpoint, &err);
     if (is_root)
         assert_int_equal(seteuid(0), 0);
     assert_int_equal(result, HR_EIO_ERROR);
     assert_int_equal(err.sys_errno, EACCES);
-    assert_non_null(strstr(err.message, "permissions"));
+    assert_string_equal(err.file, path);
+    if (!strstr(err.message, says))
+        fail_msg("%s: '%s' does not say '%s'", path, err.message, says);
+}
+
+static void assert_closed(const char *path, const char *folder)
+{
+    char says[600];
+    snprintf(says, sizeof says, "the folder '%s' may not be entered", folder);
+    assert_denied(path, says);
+}
+
+static void test_permission_denied(void **state)
+{
+    (void)state;
+    shard_write("denied.safetensors", 0, 1);
+    shard_write("listed/x.safetensors", 0, 1);
+    assert_int_equal(chmod(test_dir(), 0755), 0);
+    assert_int_equal(chmod(test_path("denied.safetensors"), 0), 0);
+    assert_denied(test_path("denied.safetensors"), "it may not be read; check its permissions");
+    assert_int_equal(chmod(test_path("listed"), 0), 0);
+    assert_denied(test_path("listed"), "it may not be read; check its permissions");
+    assert_int_equal(chmod(test_path("listed"), 0755), 0);
+}
+
+/* The message names the one folder that is closed, at any depth, by any spelling, and through links. */
+static void test_closed_folders(void **state)
+{
+    (void)state;
+    shard_write("closed/model/x.safetensors", 0, 1);
+    const char *closed = test_path("closed"), *link = test_path("way in");
+    assert_int_equal(symlink("closed/model/x.safetensors", link), 0);
+    assert_int_equal(chmod(test_dir(), 0755), 0);
+    assert_int_equal(chmod(closed, 0), 0);
+    assert_closed(test_path("closed/model"), closed);
+    assert_closed(test_path("closed/model/"), closed);
+    assert_closed(test_path("closed/model/x.safetensors"), closed);
+    assert_closed(test_path("closed//none/nor/this.json"), closed);
+    assert_denied(link, "way in' is a link, and a folder on the way of its target may not be entered");
+    int before = open(".", O_RDONLY | O_DIRECTORY);
+    assert_int_equal(chdir(test_dir()), 0);
+    assert_closed("closed/model", "closed");
+    assert_int_equal(chdir("closed"), 0);
+    assert_closed("model/x.safetensors", ".");
+    assert_closed("model", ".");
+    assert_int_equal(fchdir(before), 0);
+    close(before);
+    assert_int_equal(chmod(closed, 0755), 0);
 }
 
 /* Several bad files: the first in order is reported, by any number of threads, in every run. */
@@ -375,6 +420,85 @@ static void test_1400_files_with_few_descriptors(void **state)
         hr_checkpoint_close(checkpoint);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     }
+}
+
+/* As many descriptors as are open, and `spare` ones. */
+static void descriptors_limit(rlim_t spare, struct rlimit *ret_before)
+{
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, ret_before), 0);
+    int next = dup(0); /* the lowest that is free, and with it all above */
+    assert_true(next >= 0);
+    close(next);
+    struct rlimit limit = {(rlim_t)next + spare, ret_before->rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* Threads that find no descriptor leave their part to those who have one; one is enough, none is an error. */
+static void test_more_threads_than_descriptors(void **state)
+{
+    (void)state;
+    char name[64];
+    struct rlimit before;
+    const char *path = test_path("scarce");
+    for (unsigned i = 0; i < 300; i++) {
+        snprintf(name, sizeof name, "scarce/s%03u.safetensors", i);
+        shard_write(name, i, 1);
+    }
+    for (rlim_t spare = 0; spare <= 9; spare++) {
+        struct hr_open_options options = {.size = sizeof options, .thread_count = 16};
+        struct hr_checkpoint *checkpoint = NULL;
+        struct hr_error err;
+        descriptors_limit(spare, &before);
+        int code = hr_checkpoint_open(&path, 1, &options, &checkpoint, &err);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(code, spare ? 0 : HR_EIO_ERROR);
+        if (!spare)
+            assert_int_equal(err.sys_errno, EMFILE);
+        if (spare)
+            assert_int_equal(hr_checkpoint_count(checkpoint), 300);
+        hr_checkpoint_close(checkpoint);
+    }
+}
+
+static atomic_uint open_count;
+static unsigned scarce_from, scarce_every;
+
+/* From one open on, all fail that `scarce_every` divides. */
+static int scarce_open(const char *path, int flags)
+{
+    unsigned number = atomic_fetch_add(&open_count, 1);
+    return number >= scarce_from && number % scarce_every == 0 ? -EMFILE : hr_sys_real.open(path, flags);
+}
+
+/* The first error in the order of files stays the one that is reported, whoever meets it and however late. */
+static void test_first_error_wins_without_descriptors(void **state)
+{
+    (void)state;
+    char name[64];
+    const char *path = test_path("scarce errors");
+    struct hr_sys table = hr_sys_real;
+    for (unsigned i = 0; i < 40; i++) {
+        snprintf(name, sizeof name, "scarce errors/s%02u.safetensors", i);
+        shard_write(name, i, 1);
+        if (i >= 20)
+            text_write(name, "");
+    }
+    table.open = scarce_open;
+    hr_sys = &table;
+    for (unsigned i = 0; i < 400; i++) {
+        struct hr_open_options options = {.size = sizeof options, .thread_count = i % 9};
+        struct hr_checkpoint *checkpoint;
+        struct hr_error err;
+        atomic_store(&open_count, 0);
+        scarce_from = i / 9 % 5;
+        scarce_every = i % 4 + 1;
+        int code = hr_checkpoint_open(&path, 1, &options, &checkpoint, &err);
+        if (err.sys_errno == EMFILE) /* the last thread met it too */
+            continue;
+        assert_int_equal(code, HR_EHEADER_TOO_SMALL);
+        assert_string_equal(err.file, test_path("scarce errors/s20.safetensors"));
+    }
+    hr_sys = &hr_sys_real;
 }
 
 /* A header much longer than what is read at first, and one that ends just around there. */
@@ -542,8 +666,11 @@ int main(void)
         cmocka_unit_test(test_links),
         cmocka_unit_test(test_not_regular),
         cmocka_unit_test(test_permission_denied),
+        cmocka_unit_test(test_closed_folders),
         cmocka_unit_test(test_first_error_wins),
         cmocka_unit_test(test_1400_files_with_few_descriptors),
+        cmocka_unit_test(test_more_threads_than_descriptors),
+        cmocka_unit_test(test_first_error_wins_without_descriptors),
         cmocka_unit_test(test_header_sizes),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_identity),

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -328,6 +329,41 @@ static void test_direct_refused_late(void **state)
     model_close(&model);
 }
 
+static const struct hr_sys *below_scarce;
+static atomic_uint direct_opens;
+
+/* No descriptor for the first open with O_DIRECT, which is the one that asks what the storage can. */
+static int scarce_open(const char *path, int flags)
+{
+    if (flags & O_DIRECT && atomic_fetch_add(&direct_opens, 1) == 0)
+        return -EMFILE;
+    return below_scarce->open(path, flags);
+}
+
+/* A shortage that passes does not leave the storage without O_DIRECT. */
+static void test_direct_after_a_shortage(void **state)
+{
+    struct test_model model;
+    struct fake_storage storage = {.cold = 1, .plays_direct = 1, .alignment = {4, 512}};
+    (void)state;
+    model_equal(&model, "scarce", 8, 900001, 4);
+    fake_storage_install(&storage);
+    struct hr_sys table = *hr_sys;
+    below_scarce = hr_sys;
+    table.open = scarce_open;
+    atomic_store(&direct_opens, 0);
+    hr_sys = &table;
+    struct hr_loader *loader =
+        any_loader((struct hr_loader_options){.thread_count = 1, .chunk_bytes = 256 * KIB, .route = HR_ROUTE_AUTO}, 0);
+    struct hr_stats stats = load_all(loader, &model);
+    hr_loader_free(loader);
+    hr_sys = below_scarce;
+    fake_storage_remove();
+    assert_true(atomic_load(&direct_opens) > 1);
+    assert_true(stats.bytes_direct > stats.bytes_read / 2);
+    model_close(&model);
+}
+
 /* O_DIRECT is refused and the file is gone: that is what the error says. */
 static void refuse_and_remove(void *path)
 {
@@ -502,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_edges),
         cmocka_unit_test(test_hot_by_uring),
         cmocka_unit_test(test_direct_refused_late),
+        cmocka_unit_test(test_direct_after_a_shortage),
         cmocka_unit_test(test_gone_when_refused),
         cmocka_unit_test(test_slices),
         cmocka_unit_test(test_truncated),

@@ -256,17 +256,17 @@ static void nest(char *text, char bracket, char closing, int depth)
 static void test_depth(void **state)
 {
     (void)state;
-    char text[4 * HR_JSON_DEPTH_MAX];
-    nest(text, '[', ']', HR_JSON_DEPTH_MAX - 1);
-    accepted(text);
+    char text[2 * HR_JSON_DEPTH_MAX + 3];
     nest(text, '[', ']', HR_JSON_DEPTH_MAX);
-    refused(text, HR_JSON_DEPTH_MAX - 1);
+    accepted(text);
+    nest(text, '[', ']', HR_JSON_DEPTH_MAX + 1);
+    refused(text, HR_JSON_DEPTH_MAX);
     size_t size = 4000000;
     char *deep = malloc(size + 1);
     assert_non_null(deep);
     memset(deep, '[', size);
     deep[size] = '\0';
-    refused(deep, HR_JSON_DEPTH_MAX - 1);
+    refused(deep, HR_JSON_DEPTH_MAX);
     free(deep);
     /* Objects and arrays that alternate, so that a wrong bracket at any depth would be noticed. */
     char mixed[1024] = "";

@@ -471,6 +471,52 @@ static void test_few_descriptors(void **state)
     model_close(&model);
 }
 
+enum { VERY_FEW = 3 };
+static atomic_int descriptor_count;
+
+static int very_few_open(const char *path, int flags)
+{
+    int is_left = atomic_fetch_add(&descriptor_count, 1) < VERY_FEW;
+    int fd = is_left ? hr_sys_real.open(path, flags) : -EMFILE;
+    if (fd < 0)
+        atomic_fetch_sub(&descriptor_count, 1);
+    return fd;
+}
+
+/* A descriptor that is given back is taken until it is closed, which may take a while. */
+static int slow_close(int fd)
+{
+    usleep(300);
+    int code = hr_sys_real.close(fd);
+    atomic_fetch_sub(&descriptor_count, 1);
+    return code;
+}
+
+/* More threads than descriptors, and files of one chunk each: all of it loads, however threads come to fail. */
+static void test_very_few_descriptors(void **state)
+{
+    struct test_model model;
+    struct hr_sys table = hr_sys_real;
+    (void)state;
+    model_equal(&model, "very few", 60, 5 * KIB, 1);
+    table.open = very_few_open;
+    table.close = slow_close;
+    hr_sys = &table;
+    for (unsigned round = 0; round < 10; round++) {
+        struct hr_error err = {0};
+        struct hr_loader_options options = {.size = sizeof options, .route = HR_ROUTE_PREAD, .thread_count = 8};
+        struct hr_loader *loader = loader_make(&options);
+        struct hr_load *load = load_model(loader, &model, NULL);
+        assert_ok(hr_load_wait_all(load, &err), err);
+        check_all_items(load, &model);
+        hr_load_free(load);
+        hr_loader_free(loader);
+        assert_int_equal(atomic_load(&descriptor_count), 0);
+    }
+    hr_sys = &hr_sys_real;
+    model_close(&model);
+}
+
 /* -------------------------------------------------------------------------------------------- sweeps */
 
 struct scenario {
@@ -646,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_threads_fail),
         cmocka_unit_test(test_without_descriptors),
         cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_very_few_descriptors),
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_sweep_gpu),
         cmocka_unit_test(test_sweep_staged),

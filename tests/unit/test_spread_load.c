@@ -420,7 +420,7 @@ static void test_own_errors(void **state)
         small_begin(&scene, world, NULL);
         scene.jobs[1].items[3].dtype = HR_DTYPE_F4; /* which nothing is converted to */
         thread_group_run(&scene.group);
-        check_blame(&scene, 1, HR_EUNSUPPORTED, "rank 1 cannot start: Unsupported: item 3");
+        check_blame(&scene, 1, HR_EUNSUPPORTED, "rank 1 cannot start: Unsupported: tensor 't03' is stored as F32");
         small_end(&scene, NULL);
     }
     small_works(NULL);

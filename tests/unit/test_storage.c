@@ -216,6 +216,19 @@ static void test_no_direct(void **state)
     assert_no_direct((struct fake_storage){.alignment = {3, 512}}, "alignment to 512 and 3 bytes");
 }
 
+/* That no descriptor is left says nothing of the file: what statx says of it is believed, and reads find out. */
+static void test_no_descriptor(void **state)
+{
+    static const int errors[] = {EMFILE, ENFILE};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct hr_storage storage = probe_on((struct fake_storage){.fs_magic = 0xef53, .direct_open_error = errors[i]});
+        assert_int_equal(storage.mode, HR_READ_DIRECT);
+        assert_non_null(strstr(storage.detail, "no descriptor was left"));
+        assert_no_direct((struct fake_storage){.alignment = {512, 0}, .direct_open_error = errors[i]}, "statx says so");
+    }
+}
+
 static void test_direct_refused_when_read(void **state)
 {
     struct hr_storage truth = here();
@@ -462,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_huge_page_filesystem),
         cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_no_direct),
+        cmocka_unit_test(test_no_descriptor),
         cmocka_unit_test(test_direct_refused_when_read),
         cmocka_unit_test(test_no_flags),
         cmocka_unit_test(test_alignment_unknown),

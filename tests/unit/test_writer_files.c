@@ -1,6 +1,6 @@
 /*
  * test_writer_files.c: what becomes of files and folders: permissions, what is replaced and what is not, systems that fail
- * at any call, full disks, forks, progress and cancelling, memory of GPUs. Nothing partial is ever left.
+ * at any call, full disks, progress and cancelling, memory of GPUs. Nothing partial is ever left.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -394,6 +394,124 @@ static void test_full_disk(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* ------------------------------------------------------------------------------------- many files */
+
+enum { SMALL_COUNT = 48 };
+
+/* Tensors of 1000 bytes, each a file of its own. */
+static void small_scene(struct write_scene *ret_scene)
+{
+    static char names[SMALL_COUNT][8];
+    static const uint64_t shape[] = {1000};
+    *ret_scene = (struct write_scene){0};
+    for (size_t i = 0; i < SMALL_COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "t%02zu", i);
+        write_scene_add(ret_scene, names[i], HR_DTYPE_U8, 1, shape);
+    }
+}
+
+static atomic_int sync_count, sync_at_once, sync_at_once_max, sync_failing, create_count, thread_lack;
+
+/* As of a drive that takes its time, and that fails once. */
+static int slow_sync(int fd)
+{
+    int at_once = atomic_fetch_add(&sync_at_once, 1) + 1, most = atomic_load(&sync_at_once_max);
+    while (at_once > most && !atomic_compare_exchange_weak(&sync_at_once_max, &most, at_once))
+        ;
+    usleep(3000);
+    int number = atomic_fetch_add(&sync_count, 1) + 1;
+    atomic_fetch_sub(&sync_at_once, 1);
+    return number == atomic_load(&sync_failing) ? -EIO : hr_sys_real.sync(fd);
+}
+
+static int no_thread(pthread_t *ret_thread, void *(*main)(void *), void *argument)
+{
+    return atomic_load(&thread_lack) ? -EAGAIN : hr_sys_real.thread_start(ret_thread, main, argument);
+}
+
+/* No descriptor while any file waits for the storage. */
+static int scarce_create(const char *path, unsigned mode)
+{
+    atomic_fetch_add(&create_count, 1);
+    return atomic_load(&sync_at_once) ? -EMFILE : hr_sys_real.create(path, mode);
+}
+
+/* Put one by one, by one thread. */
+static int put_small(const struct write_scene *small, const char *path, struct hr_error *err)
+{
+    struct hr_write_options options = {.size = sizeof options, .shard_bytes = 1000};
+    struct hr_writer *writer = NULL;
+    atomic_store(&sync_count, 0);
+    atomic_store(&sync_at_once_max, 0);
+    int code = hr_writer_new(path, small->tensors, small->count, &options, &writer, err);
+    for (size_t i = 0; !code && i < small->count; i++)
+        code = hr_writer_put(writer, i, &small->sources[i], err);
+    if (!code)
+        code = hr_writer_finish(writer, err);
+    hr_writer_free(writer);
+    return code;
+}
+
+/* The storage is waited for by many threads at once, by the one there is, and without more descriptors than there are. */
+static void test_many_files(void **state)
+{
+    struct write_scene small;
+    struct hr_sys table = hr_sys_real;
+    struct hr_error err = {0};
+    (void)state;
+    small_scene(&small);
+    table.sync = slow_sync;
+    table.thread_start = no_thread;
+    hr_sys = &table;
+    for (int way = 0; way < 3; way++) {
+        atomic_store(&thread_lack, way == 1);
+        table.create = way == 2 ? scarce_create : hr_sys_real.create;
+        if (put_small(&small, test_path("small/s.safetensors"), &err))
+            fail_msg("way %d: %s", way, err.message);
+        assert_int_equal(atomic_load(&sync_count), SMALL_COUNT + 2); /* the index, and the folder */
+        if (way == 0)
+            assert_true(atomic_load(&sync_at_once_max) > 4);
+        if (way == 1)
+            assert_int_equal(atomic_load(&sync_at_once_max), 1);
+        if (way == 2)
+            assert_true(atomic_load(&create_count) > SMALL_COUNT + 1); /* some were tried again */
+        write_scene_check(&small, test_path("small/s.safetensors.index.json"));
+    }
+    atomic_store(&thread_lack, 0);
+    hr_sys = &hr_sys_real;
+    write_scene_release(&small);
+}
+
+/* Whichever wait fails, the whole does, by the name of that file, and nothing is left; threads of hr_write() stop. */
+static void test_storage_fails_late(void **state)
+{
+    struct write_scene small;
+    struct hr_sys table = hr_sys_real;
+    struct hr_write_options options = {.size = sizeof options, .shard_bytes = 1000, .thread_count = 3};
+    const char *path = test_path("late/s.safetensors");
+    (void)state;
+    small_scene(&small);
+    mkdir(test_path("late"), 0700);
+    table.sync = slow_sync;
+    hr_sys = &table;
+    for (int failing = 1; failing <= SMALL_COUNT; failing += failing < 3 ? 1 : 15)
+        for (int is_whole = 0; is_whole <= 1; is_whole++) {
+            struct hr_error err = {0};
+            atomic_store(&sync_count, 0);
+            atomic_store(&sync_failing, failing);
+            int code = is_whole ? hr_write(path, small.tensors, small.sources, small.count, &options, &err)
+                                : put_small(&small, path, &err);
+            assert_int_equal(code, HR_EIO_ERROR);
+            assert_int_equal(err.sys_errno, EIO);
+            assert_non_null(strstr(err.message, "waiting for the storage"));
+            assert_non_null(strstr(err.file, "late/s-000"));
+            assert_int_equal(folder_entry_count(test_path("late")), 0);
+        }
+    atomic_store(&sync_failing, 0);
+    hr_sys = &hr_sys_real;
+    write_scene_release(&small);
+}
+
 /* ------------------------------------------------------------------------------------ life and death */
 
 static void test_freed_early(void **state)
@@ -414,38 +532,6 @@ static void test_freed_early(void **state)
         assert_int_equal(folder_entry_count(test_path("early")), 0);
     }
     hr_writer_free(NULL);
-}
-
-static int child_of_writer(struct hr_writer *writer)
-{
-    if (hr_writer_put(writer, 1, &scene.sources[1], NULL) != HR_EFORKED)
-        return 1;
-    if (hr_writer_finish(writer, NULL) != HR_EFORKED)
-        return 2;
-    hr_writer_free(writer);
-    return write_to(test_path("fork/child.safetensors"), 0, NULL) ? 3 : 0;
-}
-
-static void test_fork(void **state)
-{
-    struct hr_writer *writer = NULL;
-    struct hr_error err = {0};
-    const char *path = test_path("fork/f.safetensors");
-    int status;
-    (void)state;
-    assert_int_equal(hr_writer_new(path, scene.tensors, scene.count, NULL, &writer, &err), 0);
-    assert_int_equal(hr_writer_put(writer, 0, &scene.sources[0], &err), 0);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(child_of_writer(writer));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    for (size_t i = 1; i < scene.count; i++)
-        assert_int_equal(hr_writer_put(writer, i, &scene.sources[i], &err), 0);
-    assert_int_equal(hr_writer_finish(writer, &err), 0);
-    hr_writer_free(writer);
-    write_scene_check(&scene, path);
-    write_scene_check(&scene, test_path("fork/child.safetensors"));
 }
 
 struct told {
@@ -536,8 +622,9 @@ int main(void)
         cmocka_unit_test(test_shard_faults),  cmocka_unit_test(test_put_again),
         cmocka_unit_test(test_narrow_writes), cmocka_unit_test(test_odd_filesystems),
         cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_freed_early),
-        cmocka_unit_test(test_fork),          cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_gpu),
+
+        cmocka_unit_test(test_progress),      cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_many_files),    cmocka_unit_test(test_storage_fails_late),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
