@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
+from . import _checks, _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
 from ._group_peer import Peer
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
+from ._stream import Stream
 
 logger = logging.getLogger("headrace")
 
@@ -212,7 +213,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         progress: Progress, warm_up: bool, loader: Loader | None, peer: Peer | None,
         ranks: tuple[int, int] | None, group_bytes: int | None,
     ) -> Job:
-        loader = loader or _options.shared_loader()
+        loader = _options.checked_loader(loader)
         place = None if device is None else _devices.name_of(device)
         request = _request.make(self._core, names, slices, dtype, into, place, device_map, shard, rank, world, ranks)
         if not request.devices:
@@ -225,7 +226,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             chosen = [_frameworks.NONE] * len(request.devices)
         if chosen[0].reason is not None:
             self._check_dtypes(request, chosen[0])
-        if warm_up and chosen[0].name == "torch":
+        if _checks.flag("warm_up", warm_up) and chosen[0].name == "torch":
             _warm_up.take_all(self._core, request)
         _request.make_parted(request, chosen)
         return Job(
@@ -235,7 +236,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             chosen,
             window_bytes=_options.number_option("window_bytes", window_bytes),
             deadline=deadline,
-            lazy=lazy,
+            lazy=_checks.flag("lazy", lazy),
             order=order,
             progress=progress,
             group=peer,
@@ -247,10 +248,10 @@ class Checkpoint(Mapping[str, TensorInfo]):
         with self.start(names, **options) as job:
             return job.wait()
 
-    def stream(self, names: Names = None, **options: Any) -> Iterator[tuple[str, Any]]:
-        """Yields (name, tensor) as they come, or in `order=`. Arguments and errors are those of start(), which this
-        call does at once; closing or dropping the iterator ends the load."""
-        return iter(self.start(names, **options))
+    def stream(self, names: Names = None, **options: Any) -> Stream:
+        """(name, tensor) as they come, or in `order=`. Arguments and errors are those of start(), which this call does
+        at once; `with`, closing or dropping the stream ends the load."""
+        return Stream(self.start(names, **options))
 
     def _check_dtypes(self, request: _request.Request, framework: _frameworks.Framework) -> None:
         for position in range(len(request)):
@@ -266,7 +267,7 @@ def open_core(
     """The library's checkpoint and the label of a source."""
     paths = _hub.resolve(source, revision)
     core = _core.open([os.fsencode(path) for path in paths], 0 if strict else 1, int(allow_trailing), threads)
-    label = os.fspath(source) if isinstance(source, (str, os.PathLike)) else f"{paths[0]} and {len(paths) - 1} more"
+    label = _hub.path_of(source) if _hub.is_path(source) else f"{paths[0]} and {len(paths) - 1} more"
     for warning in core.warnings():
         logger.warning("%s", warning)
     return core, label

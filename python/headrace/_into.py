@@ -56,7 +56,10 @@ def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, 
     """The dtype that the memory holds, which is what the tensor becomes. Raises InvalidArgument, Unsupported."""
     if wanted.asked is not None and found != wanted.asked:
         raise errors.make("InvalidArgument", f"dtype= asks for {wanted.asked} and the memory to load into is {found}")
-    if found is None or not _dtypes.converts(wanted.stored, found):
+    if found is None:
+        raise errors.make("Unsupported", f"it is stored as {wanted.stored}, and the memory to load into has a dtype "
+                                         "that the format lacks")
+    if not _dtypes.converts(wanted.stored, found):
         raise errors.make("Unsupported", f"it is stored as {wanted.stored}, which cannot be converted to that of the "
                                          f"memory to load into, {found}")
     if shape != expected:
@@ -64,11 +67,47 @@ def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, 
     return found
 
 
+def check_memory(torch: Any, tensor: Any) -> None:
+    """Refuses a PyTorch tensor whose storage does not hold what the tensor spans: of meta and fake tensors, of wrappers
+    around others, and a storage that was made smaller, as FSDP does. Raises InvalidArgument."""
+    if tensor.layout is not torch.strided:
+        raise errors.make("InvalidArgument", f"the memory to load into is a {tensor.layout} tensor; it must be dense")
+    if tensor.numel() == 0:
+        return
+    step = tensor.element_size()
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride()))
+    needed = (tensor.storage_offset() + last + 1) * step
+    where = f"the memory to load into, a {type(tensor).__name__} of {tuple(tensor.shape)}, spans {needed} bytes of its"
+    storage = tensor.untyped_storage()
+    if storage.device.type == "meta":
+        message = f"{where} storage, which is on meta and has none: make it real before (torch.empty_like, to_empty())"
+    elif storage.nbytes() < needed:
+        message = f"{where} storage, which has {storage.nbytes()}: resize the storage before"
+    elif tensor.data_ptr() == 0:
+        message = f"{where} storage, which has no address: load into the tensors that it is made of"
+    else:
+        return
+    raise errors.make("InvalidArgument", message)
+
+
+def _check_torch(torch: Any, tensor: Any) -> None:
+    """What of a dense tensor on cpu or cuda can be loaded into."""
+    check_memory(torch, tensor)
+    if tensor.is_conj() or tensor.is_neg():
+        what, how = ("conjugated", "conj") if tensor.is_conj() else ("negated", "neg")
+        message = (f"the memory to load into is a view of {what} values, which holds others than it shows: load into "
+                   f"the tensor that it is a view of, or into the copy that its .resolve_{how}() gives")
+        raise errors.make("InvalidArgument", message)
+
+
 def _torch_target(torch: Any, target: Any, wanted: Wanted) -> Target:
+    if target.is_meta:
+        check_memory(torch, target)
     device = str(target.device)
     if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
         message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
         raise errors.make("DeviceUnavailable", message)
+    _check_torch(torch, target)
     stream = _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None
     expected = packed_shape("", wanted.stored, wanted.shape) if wanted.dropped is None else wanted.dropped
     dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
@@ -97,6 +136,9 @@ def _cuda_target(target: Any, wanted: Wanted) -> Target:
 
 
 def _numpy_target(target: Any, wanted: Wanted) -> Target:
+    if not hasattr(target, "dtype") or not hasattr(target, "flags"):
+        kind = type(target).__name__
+        raise errors.make("InvalidArgument", f"a {kind} does not tell its dtype; load into numpy.asarray() of it")
     address, read_only = target.__array_interface__["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
@@ -105,9 +147,28 @@ def _numpy_target(target: Any, wanted: Wanted) -> Target:
                                              "stored, in this machine's order")
     expected = wanted.shape if wanted.dropped is None else wanted.dropped
     dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    _check_bounds(target)
     if target.flags.c_contiguous:
         return Target(address, dtype, None)
     return Target(address, dtype, _strides(tuple(target.strides), wanted, expected))
+
+
+def _check_bounds(array: Any) -> None:
+    """Refuses an array that strides (numpy.lib.stride_tricks) put beyond the array that has the memory."""
+    owner = array
+    while getattr(owner, "base", None) is not None:
+        owner = owner.base
+    if owner is array or not hasattr(owner, "__array_interface__") or not owner.flags.forc or array.size == 0:
+        return  # of memory that is not an array's nothing is known
+    begin = end = array.__array_interface__["data"][0]
+    for extent, stride in zip(array.shape, array.strides):
+        begin += min(0, (extent - 1) * stride)
+        end += max(0, (extent - 1) * stride)
+    start = owner.__array_interface__["data"][0]
+    if begin < start or end + array.itemsize > start + owner.nbytes:
+        message = (f"the memory to load into, an array of {array.shape}, spans {end + array.itemsize - begin} bytes "
+                   f"from byte {begin - start} of an array that has {owner.nbytes}")
+        raise errors.make("InvalidArgument", message)
 
 
 def _strides(strides: tuple[int, ...], wanted: Wanted, expected: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from . import _devices, _dtypes, _into, errors
+from . import _checks, _devices, _dtypes, _into, _overlap, _places, errors
 from ._checkpoint import Checkpoint, TensorInfo
-from ._options import Loader, number_option
+from ._options import Loader, checked_loader, number_option
 
 SHOWN_COUNT = 3  # names in a message
 WINDOW_BYTES = 1 << 30
@@ -18,7 +18,8 @@ WINDOW_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """What load_into_module() did. Names are those of state_dict(); of tied ones the first that the checkpoint has."""
+    """What load_into_module() did. Names are those of state_dict(); of tied ones all that the checkpoint has, or the
+    first where it has none."""
 
     replaced: list[str]  #: were on meta
     filled: list[str]  #: had memory, which has the new values now
@@ -35,6 +36,10 @@ class _Target:
     names: list[str] = field(default_factory=list)
     places: list[tuple[Any, str]] = field(default_factory=list)  # module, attribute
 
+    def stored(self, checkpoint: Checkpoint) -> list[str]:
+        """Those of its names that the checkpoint has."""
+        return [name for name in self.names if name in checkpoint]
+
 
 def load(
     module: Any,
@@ -47,23 +52,43 @@ def load(
 ) -> ModuleReport:
     """See headrace.torch.load_into_module()."""
     torch: Any = importlib.import_module("torch")
+    _check_options(torch, module, device_map, dtype)
+    strict = _checks.flag("strict", strict)
+    window = number_option("window_bytes", window_bytes) or WINDOW_BYTES
+    loader = checked_loader(loader)
     targets = list(_targets(module))
     known = {name for target in targets for name in target.names}
-    found = {name: target for target in targets if (name := _first(target.names, checkpoint)) is not None}
-    missing = [target.names[0] for target in targets if _first(target.names, checkpoint) is None]
+    missing = [target.names[0] for target in targets if not target.stored(checkpoint)]
     unexpected = [name for name in checkpoint if name not in known]
     if strict:
         _check_names(checkpoint, missing, unexpected)
-    for name, target in found.items():
-        _check_shape(checkpoint[name], target)
-    live = {name: target.tensor for name, target in found.items() if not target.tensor.is_meta}
-    meta = {name: target for name, target in found.items() if target.tensor.is_meta}
-    devices = {name: _device_of(device_map, name) for name in meta}
+    found = [target for target in targets if target.stored(checkpoint)]
+    for target in found:
+        _check(torch, checkpoint, target)
+    # of tied ones that are stored more than once the last one counts, as in load_state_dict()
+    live = {target.stored(checkpoint)[-1]: target.tensor for target in found if not target.tensor.is_meta}
+    meta = {target.stored(checkpoint)[-1]: target for target in found if target.tensor.is_meta}
+    devices = {name: _device_of(device_map, target.stored(checkpoint)[0]) for name, target in meta.items()}
     with torch.no_grad():
-        _fill(checkpoint, live, window_bytes, loader)
+        _fill(checkpoint, live, window, loader)
         torch.autograd.graph.increment_version(list(live.values()))
-        _replace(torch, checkpoint, meta, devices, dtype, window_bytes, loader)
-    return ModuleReport(list(meta), list(live), missing, unexpected, _on_meta(module))
+        _replace(torch, checkpoint, meta, devices, dtype, window, loader)
+    replaced = [name for target in meta.values() for name in target.stored(checkpoint)]
+    filled = [name for target in found if not target.tensor.is_meta for name in target.stored(checkpoint)]
+    return ModuleReport(replaced, filled, missing, unexpected, _on_meta(module))
+
+
+def _check_options(torch: Any, module: Any, device_map: Any, dtype: Any) -> None:
+    """Refuses wrong options also where nothing would need them."""
+    if not isinstance(module, torch.nn.Module):
+        raise errors.make("InvalidArgument", f"what to load into is a torch.nn.Module, not a {type(module).__name__}")
+    if isinstance(device_map, Mapping):
+        for device in _places.check_map(device_map).values():
+            _devices.name_of(device)
+    elif device_map is not None:
+        _devices.name_of(device_map)
+    if dtype is not None and not _is_auto(dtype) and _dtypes.name_of(dtype) is None:
+        raise errors.make("InvalidArgument", f"dtype= is a dtype, 'auto' or None, not {dtype!r}")
 
 
 # ------------------------------------------------------------------------------------------------ what there is
@@ -84,10 +109,6 @@ def _targets(module: Any) -> Iterator[_Target]:
     yield from by_id.values()
 
 
-def _first(names: list[str], checkpoint: Checkpoint) -> Union[str, None]:
-    return next((name for name in names if name in checkpoint), None)
-
-
 def _on_meta(module: Any) -> list[str]:
     tensors = [*module.named_parameters(), *module.named_buffers()]
     return [name for name, tensor in tensors if tensor.is_meta]
@@ -104,6 +125,19 @@ def _check_names(checkpoint: Checkpoint, missing: list[str], unexpected: list[st
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN_COUNT} more" if len(names) > SHOWN_COUNT else ""
     return ", ".join(f"'{name}'" for name in names[:SHOWN_COUNT]) + more
+
+
+def _check(torch: Any, checkpoint: Checkpoint, target: _Target) -> None:
+    """Refuses other shapes, also of a name that a later one of a tie overrules, and what has no memory."""
+    names = target.stored(checkpoint)
+    for name in names:
+        _check_shape(checkpoint[name], target)
+    if target.tensor.is_meta:
+        return
+    try:
+        _into.check_memory(torch, target.tensor)
+    except errors.HeadraceError as error:
+        raise errors.make(error.kind, f"'{names[0]}' in the module: {error}", tensor=names[0]) from None
 
 
 def _check_shape(info: TensorInfo, target: _Target) -> None:
@@ -127,17 +161,29 @@ def _device_of(device_map: Any, name: str) -> str:
 # ----------------------------------------------------------------------------------------------------- loading
 
 
-def _fill(checkpoint: Checkpoint, live: dict[str, Any], window: Union[int, None], loader: Union[Loader, None]) -> None:
-    """Into the memory that is there, of each device in one load; what a load does not cast, PyTorch does."""
+def _fill(checkpoint: Checkpoint, live: dict[str, Any], window: int, loader: Loader) -> None:
+    """Into the memory that is there, of each device in one load. What shares memory comes afterwards, one by one, so
+    that the last one has its way."""
+    areas = [_overlap.of_torch(name, tensor) for name, tensor in live.items()]
+    shared = {name for pair in _overlap.pairs(areas) for name in pair}
     for device in sorted({str(tensor.device) for tensor in live.values()}):
-        here = {name: tensor for name, tensor in live.items() if str(tensor.device) == device}
-        direct = {name: tensor.detach() for name, tensor in here.items()
-                  if _dtypes.casts(checkpoint[name].dtype, str(_dtypes.name_of(tensor.dtype)))}
-        if direct:
-            checkpoint.load(into=direct, loader=loader)
-        others = [name for name in here if name not in direct]
-        for name, tensor in _stream(checkpoint, others, {}, device, window, loader):
-            here[name].copy_(tensor)
+        here = {name: tensor for name, tensor in live.items() if str(tensor.device) == device and name not in shared}
+        _fill_together(checkpoint, here, device, window, loader)
+    for name, tensor in live.items():
+        if name in shared:
+            _fill_together(checkpoint, {name: tensor}, str(tensor.device), window, loader)
+
+
+def _fill_together(checkpoint: Checkpoint, here: dict[str, Any], device: str, window: int, loader: Loader) -> None:
+    """What a load does not cast, or not see, PyTorch does."""
+    direct = {name: tensor.detach() for name, tensor in here.items()
+              if _dtypes.casts(checkpoint[name].dtype, str(_dtypes.name_of(tensor.dtype)))
+              and not tensor.is_conj() and not tensor.is_neg()}
+    if direct:
+        checkpoint.load(into=direct, loader=loader)
+    others = [name for name in here if name not in direct]
+    for name, tensor in _stream(checkpoint, others, {}, device, window, loader):
+        here[name].copy_(tensor)
 
 
 def _stream(
@@ -145,13 +191,12 @@ def _stream(
     names: list[str],
     dtypes: dict[str, Any],
     device: str,
-    window: Union[int, None],
-    loader: Union[Loader, None],
+    window: int,
+    loader: Loader,
 ) -> Iterator[tuple[str, Any]]:
     if not names:
         return iter(())
-    most = number_option("window_bytes", window) or WINDOW_BYTES
-    return checkpoint.stream(names, framework="torch", device=device, dtype=dtypes, window_bytes=most, loader=loader)
+    return checkpoint.stream(names, framework="torch", device=device, dtype=dtypes, window_bytes=window, loader=loader)
 
 
 def _replace(
@@ -160,8 +205,8 @@ def _replace(
     meta: dict[str, _Target],
     devices: dict[str, str],
     dtype: Any,
-    window: Union[int, None],
-    loader: Union[Loader, None],
+    window: int,
+    loader: Loader,
 ) -> None:
     wanted = {name: _dtype_for(target.tensor, checkpoint[name].dtype, dtype) for name, target in meta.items()}
     for device in sorted(set(devices.values())):
@@ -171,16 +216,17 @@ def _replace(
             _put(torch, meta[name], tensor.to(_dtypes.torch_dtype(torch, wanted[name])))
 
 
+def _is_auto(dtype: Any) -> bool:
+    return isinstance(dtype, str) and dtype == "auto"
+
+
 def _dtype_for(old: Any, stored: str, dtype: Any) -> str:
     """The format's name of what a tensor on meta becomes."""
-    if dtype == "auto":
+    if _is_auto(dtype):
         return stored
     if dtype is None or stored not in _dtypes.FLOATS:
         return str(_dtypes.name_of(old.dtype))
-    name = _dtypes.name_of(dtype)
-    if name is None:
-        raise errors.make("InvalidArgument", f"dtype= is a dtype, 'auto' or None, not {dtype!r}")
-    return name
+    return str(_dtypes.name_of(dtype))
 
 
 def _put(torch: Any, target: _Target, tensor: Any) -> None:

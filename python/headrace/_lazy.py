@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Union
 
 import torch
 
+from . import _overlap
 from ._checkpoint import Checkpoint, TensorInfo
 from ._options import Loader
 
@@ -106,7 +107,12 @@ class Source:
         """Does the copies that are noted."""
         noted, self._noted = self._noted, {}
         for copies in noted.values():
-            self._load(copies)
+            areas = [_overlap.of_torch(name, memory) for name, (_, memory) in copies.items()]
+            if next(_overlap.pairs(areas), None) is None:
+                self._load(copies)
+                continue
+            for name, copy in copies.items():  # into the same memory: the last one is to have its way
+                self._load({name: copy})
 
     def settle(self) -> None:
         """Gives tensors that somebody keeps, and that were not copied yet, memory of their own."""
