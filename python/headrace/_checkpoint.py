@@ -64,7 +64,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         return isinstance(name, str) and self._core.find(name) >= 0
 
     def __getitem__(self, name: str) -> TensorInfo:
-        index = self._core.find(name)
+        index = self._core.find(name) if isinstance(name, str) else -1
         if index < 0:
             raise errors.make("TensorNotFound", f"{self.label}: no tensor is named '{name}'", tensor=name)
         return self._info(index)

@@ -95,8 +95,8 @@ def _check_torch(torch: Any, tensor: Any) -> None:
     check_memory(torch, tensor)
     if tensor.is_conj() or tensor.is_neg():
         what, how = ("conjugated", "conj") if tensor.is_conj() else ("negated", "neg")
-        message = (f"the memory to load into is a view of {what} values, which holds others than it shows: load into "
-                   f"the tensor that it is a view of, or into the copy that its .resolve_{how}() gives")
+        message = (f"the memory to load into is a {what} view (.is_{how}()), whose memory holds other values than it "
+                   f"shows: load into the tensor that it is a view of, or into its .resolve_{how}(), a copy")
         raise errors.make("InvalidArgument", message)
 
 

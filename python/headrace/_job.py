@@ -288,7 +288,7 @@ class Job:
         return tensor
 
     def _position(self, name: str) -> int:
-        index = self._core.find(name)
+        index = self._core.find(name) if isinstance(name, str) else -1
         if self._request.indices is not None and index >= 0:
             if self._positions is None:
                 self._positions = {index: position for position, index in enumerate(self._request.indices)}

@@ -7,10 +7,13 @@ nothing is an error; a module need not have tensors, as rotary embeddings, activ
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _checks, _core, _devices, errors
+
+logger = logging.getLogger("headrace")
 
 NO_DEVICES = ("disk", "meta")  # which accelerate's maps may have
 NAMED_MAX = 3  # of the tensors in an error
@@ -53,6 +56,9 @@ def resolve(
             places.append(resolved[key])
     if uncovered and default is None:
         raise _uncovered(uncovered)
+    unused = [key for key in device_map if key and key not in resolved]
+    if unused:
+        logger.info("device_map=: %s name no tensor of this load", _listed(unused))
     return places
 
 
@@ -93,8 +99,11 @@ def _device_of(key: str, value: Any, tensor: str) -> str:
         raise errors.make(error.kind, f"{where}: {error}", tensor=tensor) from None
 
 
-def _uncovered(names: list[str]) -> errors.HeadraceError:
+def _listed(names: list[str]) -> str:
     listed = ", ".join(f"'{name}'" for name in names[:NAMED_MAX])
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    message = f"no key of device_map= covers {listed}{more}: add keys for them ('' covers everything), or give device="
+    return listed + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+
+def _uncovered(names: list[str]) -> errors.HeadraceError:
+    message = f"no key of device_map= covers {_listed(names)}: add keys for them ('' covers everything), or give device="
     return errors.make("InvalidArgument", message, tensor=names[0])

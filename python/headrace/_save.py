@@ -153,9 +153,13 @@ def sources_of(tensors: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def _checked_name(name: object) -> str:
-    if isinstance(name, str):
-        return name
-    raise errors.make("InvalidArgument", f"a tensor's name must be str, not {name!r}")
+    if not isinstance(name, str):
+        raise errors.make("InvalidArgument", f"a tensor's name must be str, not {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise errors.make("InvalidArgument", f"{name!r} cannot be a tensor's name: {error.reason}") from None
+    return name
 
 
 def _source(name: str, tensor: Any) -> Source:

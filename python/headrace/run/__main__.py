@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
         sys.path[0] = os.getcwd()
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
-        runpy.run_path(program[0], run_name="__main__")
+        sys.path[0] = os.path.dirname(os.path.realpath(program[0]))
+        runpy.run_path(os.path.join(os.getcwd(), program[0].removeprefix("./")), run_name="__main__")
     return 0
 
 
