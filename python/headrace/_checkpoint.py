@@ -158,7 +158,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 framework "cupy" its current device).
             device_map: {name, pattern or module: device}, as of accelerate: "layers.0" covers "layers.0.*", "" covers
                 everything. Exact names go first, then patterns in their order, then the longest module. What no key
-                covers goes to `device`; without that it is an error. One plan and one set of readers fill all of them.
+                covers goes to `device`; without that it is an error. A module need not have tensors; a pattern that
+                matches nothing is an error. One plan and one set of readers fill all of them.
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
                 or shard() or pick(). Only the needed bytes are read. An exact name goes before patterns, and earlier
                 patterns before later ones. What comes in several parts is made when the load starts, outside of any
@@ -176,7 +177,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
                 must be equal; strides are free; another dtype than the stored one is converted to. Several tensors may
                 go to views of one, and several ranges of a tensor each to its own memory: {name: [(index, memory),
-                ...]}. All of it may lie on several devices.
+                ...]}, but no two to the same. All of it may lie on several devices. Memory that is not there or too
+                small, and lazily conjugated or negated views, are an error.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.

@@ -67,27 +67,29 @@ def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, 
     return found
 
 
-def check_memory(torch: Any, tensor: Any) -> None:
-    """Refuses a PyTorch tensor whose storage does not hold what the tensor spans: of meta and fake tensors, of wrappers
-    around others, and a storage that was made smaller, as FSDP does. Raises InvalidArgument."""
+def lack_of_memory(torch: Any, tensor: Any) -> str | None:
+    """Why the storage of a PyTorch tensor does not hold what the tensor spans, and what to do: of meta and fake
+    tensors, of wrappers around others, of a storage that was made smaller, as FSDP does. None: it does."""
     if tensor.layout is not torch.strided:
-        raise errors.make("InvalidArgument", f"the memory to load into is a {tensor.layout} tensor; it must be dense")
+        return f"is a {tensor.layout} tensor; it must be dense"
     if tensor.numel() == 0:
-        return
-    step = tensor.element_size()
+        return None
     last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride()))
-    needed = (tensor.storage_offset() + last + 1) * step
-    where = f"the memory to load into, a {type(tensor).__name__} of {tuple(tensor.shape)}, spans {needed} bytes of its"
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    where = f"is a {type(tensor).__name__} of {tuple(tensor.shape)} that spans {needed} bytes of its storage, which"
     storage = tensor.untyped_storage()
     if storage.device.type == "meta":
-        message = f"{where} storage, which is on meta and has none: make it real before (torch.empty_like, to_empty())"
-    elif storage.nbytes() < needed:
-        message = f"{where} storage, which has {storage.nbytes()}: resize the storage before"
-    elif tensor.data_ptr() == 0:
-        message = f"{where} storage, which has no address: load into the tensors that it is made of"
-    else:
-        return
-    raise errors.make("InvalidArgument", message)
+        return f"{where} is on meta and has none: make it real before (torch.empty_like, to_empty())"
+    if storage.nbytes() < needed:
+        return f"{where} has {storage.nbytes()}: resize the storage before"
+    return f"{where} has no address: take the tensors that it is made of" if tensor.data_ptr() == 0 else None
+
+
+def check_memory(torch: Any, tensor: Any) -> None:
+    """Raises InvalidArgument where memory to load into is not there."""
+    reason = lack_of_memory(torch, tensor)
+    if reason is not None:
+        raise errors.make("InvalidArgument", f"the memory to load into {reason}")
 
 
 def _check_torch(torch: Any, tensor: Any) -> None:

@@ -105,5 +105,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _uncovered(names: list[str]) -> errors.HeadraceError:
-    message = f"no key of device_map= covers {_listed(names)}: add keys for them ('' covers everything), or give device="
+    remedy = "add keys for them ('' covers everything), or give device="
+    message = f"no key of device_map= covers {_listed(names)}: {remedy}"
     return errors.make("InvalidArgument", message, tensor=names[0])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from . import _checks, _core, _devices, _dtypes, _hub, _shared, _stale, errors
+from . import _checks, _core, _devices, _dtypes, _hub, _into, _shared, _stale, errors
 
 _CODES = {name: number for number, (name, _) in enumerate(_dtypes.DTYPES, start=1)}
 
@@ -203,6 +203,9 @@ def _of_torch(name: str, tensor: Any) -> Source:
     if tensor.device.type not in ("cpu", "cuda"):
         message = f"tensor '{name}' is on device '{tensor.device}', which cannot be read; move it to the cpu"
         raise errors.make("Unsupported", message, tensor=name)
+    reason = _into.lack_of_memory(torch, tensor)
+    if reason is not None:
+        raise errors.make("InvalidArgument", f"tensor '{name}' {reason}", tensor=name)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     dtype = _dtype_of(name, tensor.dtype)
     shape = tuple(tensor.shape)

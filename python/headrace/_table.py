@@ -32,7 +32,8 @@ def from_table(paths: _hub.Source, extents: Iterable[Extent]) -> Checkpoint:
     MetadataIncompleteBuffer (past the end of the file), with .tensor, .file and .offset; IoError, NotARegularFile.
     """
     if not isinstance(extents, Iterable):
-        raise errors.make("InvalidArgument", f"extents are a list of (name, dtype, shape, file, offset), not {extents!r}")
+        message = f"extents are a list of (name, dtype, shape, file, offset), not {extents!r}"
+        raise errors.make("InvalidArgument", message)
     files = [os.fsdecode(paths)] if _hub.is_path(paths) else _hub.paths_of(paths)
     core = _core.from_table([os.fsencode(path) for path in files], [_row(extent) for extent in extents])
     return Checkpoint(core, files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more")

@@ -157,7 +157,8 @@ def load_into_module(
     """Loads a checkpoint into a module, whose names must be the checkpoint's.
 
     Parameters and persistent buffers on meta are replaced, wherever they are tied to; others are filled where they
-    are, in their dtype. Of tied ones the checkpoint needs one of the names. Names and shapes are checked first.
+    are, in their dtype. Of tied ones the checkpoint needs one of the names; of several the last one counts, as in
+    load_state_dict(). Names, shapes, options and the memory that is filled are checked first.
 
     Args:
         module: its parameters may be on meta (`with torch.device("meta"): module = ...`) or on any device.
@@ -171,7 +172,7 @@ def load_into_module(
         loader: a Loader of one's own instead of the process's.
 
     Returns what was replaced, filled, missing, unexpected, and is still on meta. Raises TensorNotFound (strict),
-    InvalidArgument for another shape, and what open() and load() raise; an error of reading leaves some tensors new
+    InvalidArgument for another shape or memory that is not there, and what open() and load() raise; an error of reading leaves some tensors new
     and some old.
     """
     with _api.open(source, revision=revision) as checkpoint:

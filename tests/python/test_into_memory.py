@@ -1,5 +1,5 @@
-"""Memory to load into that is not there, is too small, shows other values than it holds, or is two tensors' at once: all
-of it is refused before anything is read, by every way that takes memory."""
+"""Memory to load into that is not there, is too small, shows other values than it holds, or is two tensors' at once:
+all of it is refused before anything is read, by every way that takes memory."""
 
 import importlib.util
 
@@ -72,7 +72,7 @@ NOT_THERE = {
     "a view at an offset": (lambda: shrunk(96, lambda: torch.zeros(30)[6:].view(SHAPE)), "spans 120 bytes .* has 96"),
     "a transposed view": (lambda: shrunk(92, lambda: torch.zeros(6, 4).t()), "spans 96 bytes .* has 92"),
     "columns": (lambda: shrunk(180, lambda: torch.zeros(4, 12)[:, ::2]), "spans 188 bytes .* has 180"),
-    "meta": (lambda: torch.empty(SHAPE, device="meta"), r"\(4, 6\), spans 96 bytes .* on meta"),
+    "meta": (lambda: torch.empty(SHAPE, device="meta"), r"\(4, 6\) that spans 96 bytes .* on meta"),
     "fake": (fake, "FakeTensor .* on meta"),
     "zeros without memory": (lambda: torch._efficientzerotensor(SHAPE), "no address"),
     "a wrapper": (wrapper, "Wrapper of"),
@@ -84,6 +84,15 @@ NOT_THERE = {
 def test_torch_tensors_without_all_their_memory(path, case):
     make, text = NOT_THERE[case]
     refused(path, make(), text)
+
+
+@needs_torch
+@pytest.mark.parametrize("case", sorted(set(NOT_THERE) - {"meta", "a transposed view", "columns"}))
+def test_saving_what_is_not_there(tmp_path, case):
+    make, text = NOT_THERE[case]
+    with pytest.raises(errors.InvalidArgument, match=text) as caught:
+        headrace.save_file({"a": make()}, tmp_path / "y.safetensors")
+    assert caught.value.tensor == "a" and not (tmp_path / "y.safetensors").exists()
 
 
 @needs_torch
@@ -113,7 +122,7 @@ def test_arrays_that_the_format_has_no_dtype_for(path):
         refused(path, array, "dtype that the format lacks", errors.Unsupported)
 
 
-# ------------------------------------------------------------------------------------------ memory that shows other values
+# --------------------------------------------------------------------------------------- memory that shows other values
 
 
 @needs_torch
@@ -129,7 +138,7 @@ def test_conjugated_and_negated_views(path):
     assert numpy.array_equal(target.numpy(), DATA.view(numpy.complex64).reshape(3, 4))
 
 
-# --------------------------------------------------------------------------------------------------- memory of two tensors
+# ------------------------------------------------------------------------------------------------ memory of two tensors
 
 
 def overlapping():
@@ -161,5 +170,6 @@ def test_memory_that_only_touches_or_interleaves(path):
     headrace.load(path, into={"a": grid[:, ::2], "b": grid[:, 1::2]})
     assert numpy.array_equal(grid[:, ::2], DATA) and numpy.array_equal(grid[:, 1::2], DATA)
     stacked = numpy.zeros((2, 6, 4), numpy.float32)
-    headrace.load(path, into={"a": stacked[0].T, "b": [(slice(0, 1), stacked[1].T[:1]), (slice(1, 4), stacked[1].T[1:])]})
+    rows = [(slice(0, 1), stacked[1].T[:1]), (slice(1, 4), stacked[1].T[1:])]
+    headrace.load(path, into={"a": stacked[0].T, "b": rows})
     assert numpy.array_equal(stacked[0].T, DATA) and numpy.array_equal(stacked[1].T, DATA)

@@ -166,7 +166,7 @@ def test_half_on_meta(path, state):
     assert all(name.startswith("blocks.1.") for name in report.replaced) and len(report.replaced) == 7
 
 
-# ------------------------------------------------------------------------------------------------- ties and their values
+# ----------------------------------------------------------------------------------------------- ties and their values
 
 
 def stored_twice(state, tmp_path):
@@ -209,7 +209,7 @@ def test_the_shape_of_a_tie_that_is_overruled_counts_too(state, tmp_path):
         headrace.torch.load_into_module(Model(), tmp_path / "x.safetensors")
 
 
-# ------------------------------------------------------------------------------------------------- what is checked before
+# ---------------------------------------------------------------------------------------------- what is checked before
 
 
 @pytest.mark.parametrize("make", [Model, meta_model])

@@ -1,5 +1,5 @@
-"""Arguments of the wrong kind: each is an error of this package that says what it is for, and none is taken for something
-else. Names that look like patterns."""
+"""Arguments of the wrong kind: each is an error of this package that says what it is for, and none is taken for
+something else. Names that look like patterns."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What stream() gives: it ends by itself, by close(), by `with`, and by being dropped, also where an exception leaves."""
+"""What stream() gives: it ends by itself, by close(), by `with`, by being dropped, also when an exception leaves."""
 
 import gc
 import threading

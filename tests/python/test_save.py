@@ -184,7 +184,7 @@ def test_refused_as_the_reference_does():
             save({"a": base, "b": base.view(-1)})
 
 
-def test_refused(tmp_path):
+def test_refused(tmp_path, monkeypatch):
     zeros, path = numpy.zeros(3), tmp_path / "x.safetensors"
     for tensors, kind, said in [
         ({"__metadata__": zeros}, "InvalidArgument", "__metadata__"), ({1: zeros}, "InvalidArgument", "str"),
@@ -203,8 +203,12 @@ def test_refused(tmp_path):
     with pytest.raises(headrace.errors.FileNotFound) as caught:
         headrace.save_file({"a": zeros}, tmp_path / "missing" / "x")
     assert isinstance(caught.value, FileNotFoundError) and caught.value.file == str(tmp_path / "missing" / "x")
-    with pytest.raises(headrace.errors.NotARegularFile):
-        headrace.save_file({"a": zeros}, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts").mkdir()
+    for name in (str(tmp_path), "parts"):
+        with pytest.raises(headrace.errors.NotARegularFile, match="a folder; give the name of a file") as caught:
+            headrace.save_file({"a": zeros}, name)
+        assert str(caught.value).count(name) == 1
 
 
 # ---------------------------------------------------------------------------------- an older checkpoint beside it
