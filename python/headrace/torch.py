@@ -172,8 +172,8 @@ def load_into_module(
         loader: a Loader of one's own instead of the process's.
 
     Returns what was replaced, filled, missing, unexpected, and is still on meta. Raises TensorNotFound (strict),
-    InvalidArgument for another shape or memory that is not there, and what open() and load() raise; an error of reading leaves some tensors new
-    and some old.
+    InvalidArgument for another shape or memory that is not there, and what open() and load() raise; an error of
+    reading leaves some tensors new and some old.
     """
     with _api.open(source, revision=revision) as checkpoint:
         return _into_module.load(module, checkpoint, device_map, dtype, strict, window_bytes, loader)
