@@ -60,6 +60,8 @@ class safe_open:  # noqa: N801 (the original's name)
             raise errors.make("InvalidArgument", f"framework {framework} is invalid")
         if backend not in BACKENDS:
             raise errors.make("InvalidArgument", f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')
+        if not _hub.is_path(filename):
+            raise TypeError(f"argument 'filename' must be text, bytes or an os.PathLike, not {type(filename).__name__}")
         place = _devices.name_of("cpu" if device is None else device)
         path = _hub.path_of(filename)
         if os.path.isdir(path):

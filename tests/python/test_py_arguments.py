@@ -36,7 +36,7 @@ WRONG = {
     "begin None": lambda path: headrace.begin(None),
     "storage None": lambda path: headrace.storage(None),
     "revision 3": lambda path: headrace.open("org/name", revision=3),
-    "safe_open None": lambda path: headrace.safe_open(None, "np"),
+    "safe_open of no encoding": lambda path: headrace.safe_open("a\ud800", "np"),
     "names None": lambda path: headrace.load(path, [None]),
     "names 3": lambda path: headrace.load(path, 3),
     "names bytes": lambda path: headrace.load(path, b"w"),
@@ -109,6 +109,12 @@ def test_what_is_no_name_is_not_there(path, name):
         for call in (checkpoint.__getitem__, job.get):
             with pytest.raises(KeyError):
                 call(name)
+
+
+@pytest.mark.parametrize("arguments", [(None, "np"), (3, "np"), ("x", None), ("x", 3)])
+def test_safe_open_raises_what_the_original_raises(arguments):
+    with pytest.raises(TypeError, match="argument '(filename|framework)' must be"):
+        headrace.safe_open(*arguments)
 
 
 def test_integers_of_any_type_and_both_flags(path):

@@ -3,6 +3,7 @@
 import array
 import json
 import os
+import resource
 import signal
 import threading
 import time
@@ -184,7 +185,7 @@ def test_refused_as_the_reference_does():
             save({"a": base, "b": base.view(-1)})
 
 
-def test_refused(tmp_path, monkeypatch):
+def test_refused(tmp_path):
     zeros, path = numpy.zeros(3), tmp_path / "x.safetensors"
     for tensors, kind, said in [
         ({"__metadata__": zeros}, "InvalidArgument", "__metadata__"), ({1: zeros}, "InvalidArgument", "str"),
@@ -203,12 +204,26 @@ def test_refused(tmp_path, monkeypatch):
     with pytest.raises(headrace.errors.FileNotFound) as caught:
         headrace.save_file({"a": zeros}, tmp_path / "missing" / "x")
     assert isinstance(caught.value, FileNotFoundError) and caught.value.file == str(tmp_path / "missing" / "x")
+
+
+def test_an_error_names_the_file_once(tmp_path, monkeypatch):
+    zeros = numpy.zeros(4000)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parts").mkdir()
     for name in (str(tmp_path), "parts"):
         with pytest.raises(headrace.errors.NotARegularFile, match="a folder; give the name of a file") as caught:
             headrace.save_file({"a": zeros}, name)
         assert str(caught.value).count(name) == 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(headrace.errors.IoError, match="^y.safetensors: there is no room") as caught:
+            headrace.save_file({"a": zeros}, "y.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert str(caught.value).count("y.safetensors") == 1
 
 
 # ---------------------------------------------------------------------------------- an older checkpoint beside it
