@@ -55,28 +55,27 @@ static size_t entry_fit(const struct entry *entry, const struct hr_tensor *tenso
     return covers_module(entry, tensor) ? 1 + entry->key_size : 0;
 }
 
-/* What of the items an entry covers, and better than those before it. */
+/* What of the items an entry covers, and better than those before it. A module may have no tensors; maps name such. */
 static int entry_apply(const struct hr_checkpoint *checkpoint, const struct entry *entry, size_t entry_index,
                        const struct request *request, struct choice *choices, struct hr_error *err)
 {
     char *key = strndup(entry->key, entry->key_size);
-    size_t covered = 0;
     if (!key)
         return error_set(err, HR_EOUT_OF_MEMORY, "out of memory for a key of --device-map");
+    size_t tensor_count = hr_checkpoint_count(checkpoint);
     int is_pattern = strpbrk(key, "*?[") && !hr_checkpoint_find(checkpoint, key, entry->key_size);
     size_t match = is_pattern ? hr_checkpoint_match(checkpoint, key, 0) : SIZE_MAX;
-    for (size_t i = 0; i < request->item_count; i++) { /* items are in the order of their tensors */
+    int code = match == tensor_count && tensor_count > 0
+                   ? error_set(err, HR_ETENSOR_NOT_FOUND, "--device-map: no tensor's name matches '%s'", key)
+                   : 0;
+    for (size_t i = 0; !code && i < request->item_count; i++) { /* items are in the order of their tensors */
         size_t index = request->items[i].tensor_index;
         if (match < index)
             match = hr_checkpoint_match(checkpoint, key, index);
         size_t fit = entry_fit(entry, hr_checkpoint_at(checkpoint, index), match == index);
-        covered += fit != 0;
         if (fit > choices[i].fit)
             choices[i] = (struct choice){fit, entry_index};
     }
-    int code = covered ? 0
-                       : error_set(err, HR_ETENSOR_NOT_FOUND, "--device-map: '%s' covers none of the %zu tensors", key,
-                                   request->item_count);
     free(key);
     return code;
 }

@@ -26,6 +26,7 @@ from ._safe_open import safe_open
 from ._save import save, save_file
 from ._shuffle import Shuffle
 from ._slices import Pick, Shard, pick, shard
+from ._stream import Stream
 from ._table import Extent, from_table
 from .errors import HeadraceError
 
@@ -45,6 +46,7 @@ __all__ = [
     "Shard",
     "Shuffle",
     "Stats",
+    "Stream",
     "Tensor",
     "TensorInfo",
     "__version__",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
-from . import _core, _group, _hub, _options, errors
+from . import _checks, _core, _group, _hub, errors
 from ._begin import take_over
 from ._checkpoint import Checkpoint, TensorInfo, open_core
 from ._job import Job
 from ._request import Names
+from ._stream import Stream
 
 
 def open(
@@ -35,8 +35,9 @@ def open(
     Raises FileNotFound (also a FileNotFoundError) with where it looked; for bad files the exception of the kind
     (InvalidOffset, ShardMissing, NotSafetensors, ...) with .file, .tensor and .offset.
     """
+    strict, allow_trailing = _checks.flag("strict", strict), _checks.flag("allow_trailing", allow_trailing)
     begun = take_over(source, revision, strict, allow_trailing)
-    thread_count = _options.checked_number("threads=", threads, 0xFFFFFFFF)
+    thread_count = _checks.number("threads=", threads, 0xFFFFFFFF)
     return Checkpoint(*(begun or open_core(source, revision, strict, allow_trailing, thread_count)))
 
 
@@ -54,9 +55,7 @@ def load(source: _hub.Source, names: Names = None, *, revision: str | None = Non
         return open(source, revision=revision).load(names, group=peer or group, **options)
 
 
-def stream(
-    source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any
-) -> Iterator[tuple[str, Any]]:
+def stream(source: _hub.Source, names: Names = None, *, revision: str | None = None, **options: Any) -> Stream:
     """open() and Checkpoint.stream(): (name, tensor) as they come."""
     group = options.pop("group", None)
     with _group.attending(group) as peer:

@@ -116,10 +116,10 @@ def start_devices(devices: Iterable[Any]) -> None:
 
 def key_of(source: _hub.Source, revision: str | None, strict: bool, allow_trailing: bool) -> Key | None:
     """What makes two opens equal; None for lists that can be walked only once."""
-    if isinstance(source, (str, os.PathLike)):
-        names: object = os.path.abspath(os.fspath(source))
+    if _hub.is_path(source):
+        names: object = os.path.abspath(os.fsdecode(source))
     elif isinstance(source, (list, tuple)):
-        names = tuple(os.path.abspath(os.fspath(path)) for path in source)
+        names = tuple(map(os.path.abspath, _hub.paths_of(source)))
     else:
         return None
     return names, revision, strict, allow_trailing
@@ -142,8 +142,8 @@ def begin(
     name are started meanwhile. Errors come from the call that takes over.
     """
     _options.shared_loader()
-    if not isinstance(source, (str, os.PathLike)):
-        source = list(source)
+    if not _hub.is_path(source):
+        source = _hub.paths_of(source)
     devices = [] if device_map is None else list(_places.check_map(device_map).values())
     devices += [] if device is None else [device]
     beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes, devices)

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
+from . import _checks, _core, _devices, _frameworks, _group, _hub, _options, _request, _warm_up, errors
 from ._group_peer import Peer
 from ._job import Job, Progress, Stats
 from ._options import Loader
 from ._request import Names
+from ._stream import Stream
 
 logger = logging.getLogger("headrace")
 
@@ -63,7 +64,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         return isinstance(name, str) and self._core.find(name) >= 0
 
     def __getitem__(self, name: str) -> TensorInfo:
-        index = self._core.find(name)
+        index = self._core.find(name) if isinstance(name, str) else -1
         if index < 0:
             raise errors.make("TensorNotFound", f"{self.label}: no tensor is named '{name}'", tensor=name)
         return self._info(index)
@@ -157,7 +158,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
                 framework "cupy" its current device).
             device_map: {name, pattern or module: device}, as of accelerate: "layers.0" covers "layers.0.*", "" covers
                 everything. Exact names go first, then patterns in their order, then the longest module. What no key
-                covers goes to `device`; without that it is an error. One plan and one set of readers fill all of them.
+                covers goes to `device`; without that it is an error. A module need not have tensors; a pattern that
+                matches nothing is an error. One plan and one set of readers fill all of them.
             slices: {name or pattern: index}: an index as numpy takes it (integers, slices of positive step, ...),
                 or shard() or pick(). Only the needed bytes are read. An exact name goes before patterns, and earlier
                 patterns before later ones. What comes in several parts is made when the load starts, outside of any
@@ -175,7 +177,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
             into: {name: tensor, array or writable buffer} to load into; selects the tensors of these names. Shapes
                 must be equal; strides are free; another dtype than the stored one is converted to. Several tensors may
                 go to views of one, and several ranges of a tensor each to its own memory: {name: [(index, memory),
-                ...]}. All of it may lie on several devices.
+                ...]}, but no two to the same. All of it may lie on several devices. Memory that is not there or too
+                small, and lazily conjugated or negated views, are an error.
             window_bytes: most bytes of tensors that exist and were not handed out; one tensor always fits.
                 None: HEADRACE_WINDOW_BYTES, else no bound.
             order: of iteration: "ready" (as they come), "file" or "name". get() is free of it.
@@ -212,7 +215,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         progress: Progress, warm_up: bool, loader: Loader | None, peer: Peer | None,
         ranks: tuple[int, int] | None, group_bytes: int | None,
     ) -> Job:
-        loader = loader or _options.shared_loader()
+        loader = _options.checked_loader(loader)
         place = None if device is None else _devices.name_of(device)
         request = _request.make(self._core, names, slices, dtype, into, place, device_map, shard, rank, world, ranks)
         if not request.devices:
@@ -225,7 +228,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             chosen = [_frameworks.NONE] * len(request.devices)
         if chosen[0].reason is not None:
             self._check_dtypes(request, chosen[0])
-        if warm_up and chosen[0].name == "torch":
+        if _checks.flag("warm_up", warm_up) and chosen[0].name == "torch":
             _warm_up.take_all(self._core, request)
         _request.make_parted(request, chosen)
         return Job(
@@ -235,7 +238,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
             chosen,
             window_bytes=_options.number_option("window_bytes", window_bytes),
             deadline=deadline,
-            lazy=lazy,
+            lazy=_checks.flag("lazy", lazy),
             order=order,
             progress=progress,
             group=peer,
@@ -247,10 +250,10 @@ class Checkpoint(Mapping[str, TensorInfo]):
         with self.start(names, **options) as job:
             return job.wait()
 
-    def stream(self, names: Names = None, **options: Any) -> Iterator[tuple[str, Any]]:
-        """Yields (name, tensor) as they come, or in `order=`. Arguments and errors are those of start(), which this
-        call does at once; closing or dropping the iterator ends the load."""
-        return iter(self.start(names, **options))
+    def stream(self, names: Names = None, **options: Any) -> Stream:
+        """(name, tensor) as they come, or in `order=`. Arguments and errors are those of start(), which this call does
+        at once; `with`, closing or dropping the stream ends the load."""
+        return Stream(self.start(names, **options))
 
     def _check_dtypes(self, request: _request.Request, framework: _frameworks.Framework) -> None:
         for position in range(len(request)):
@@ -266,7 +269,7 @@ def open_core(
     """The library's checkpoint and the label of a source."""
     paths = _hub.resolve(source, revision)
     core = _core.open([os.fsencode(path) for path in paths], 0 if strict else 1, int(allow_trailing), threads)
-    label = os.fspath(source) if isinstance(source, (str, os.PathLike)) else f"{paths[0]} and {len(paths) - 1} more"
+    label = _hub.path_of(source) if _hub.is_path(source) else f"{paths[0]} and {len(paths) - 1} more"
     for warning in core.warnings():
         logger.warning("%s", warning)
     return core, label

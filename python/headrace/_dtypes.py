@@ -75,14 +75,20 @@ _known: dict[Any, str | None] = {}
 
 
 def name_of(dtype: Any) -> str | None:
-    """The format's name of `dtype` ("BF16", "bfloat16", torch.bfloat16, numpy.dtype(...)), or None."""
-    if dtype not in _known:
-        _known[dtype] = _name_of(dtype)
-    return _known[dtype]
+    """The format's name of `dtype` ("BF16", "bfloat16", torch.bfloat16, numpy.dtype(...), numpy.float16), or None."""
+    try:
+        if dtype not in _known:
+            _known[dtype] = _name_of(dtype)
+        return _known[dtype]
+    except TypeError:  # lists and the like, which cannot be keys
+        return None
 
 
 def _name_of(dtype: Any) -> str | None:
-    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+    if isinstance(dtype, type):  # of scalars, as numpy.float16
+        text = dtype.__name__.removesuffix("_")
+    else:
+        text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return text.upper() if text.upper() in BITS else ALIASES.get(text.lower())
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Union
+from typing import Any
 
-from . import _core, errors
+from . import _core, _hub, errors
 from ._safe_open import safe_open
 
-Filename = Union[str, "os.PathLike[str]"]
+Filename = _hub.PathLike
 
 
 def load_file(

@@ -115,8 +115,8 @@ def canonical(name: str | None) -> str | None:
     """The name of a framework's module."""
     if name is None:
         return None
-    if name not in NAMES:
-        raise errors.make("InvalidArgument", f"framework '{name}' is none of {', '.join(NAMES)} or None")
+    if not isinstance(name, str) or name not in NAMES:
+        raise errors.make("InvalidArgument", f"framework {name!r} is none of {', '.join(NAMES)} or None")
     return NAMES[name]
 
 

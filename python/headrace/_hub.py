@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Union
+from typing import Any, TypeGuard, Union
 
 from . import errors
 
-PathLike = Union[str, "os.PathLike[str]"]
+PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Source = Union[PathLike, Iterable[PathLike]]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -26,17 +26,47 @@ def resolve(source: Source, revision: str | None = None) -> list[str]:
 
     Raises FileNotFound, with where it looked, when there is neither such a path nor such a model in the cache.
     """
-    if isinstance(source, (str, os.PathLike)):
-        return [_resolve_one(os.fspath(source), revision)]
+    if is_path(source):
+        return [resolve_one(source, revision)]
+    paths = paths_of(source)
     if revision is not None:
         raise errors.make("InvalidArgument", "a revision belongs to a hub id, not to a list of files")
-    paths = [os.fspath(path) for path in source]
+    return paths
+
+
+def is_path(source: Any) -> TypeGuard[PathLike]:
+    """Whether a source is one path or id, and not a list of files."""
+    return isinstance(source, (str, bytes, os.PathLike))
+
+
+def path_of(path: Any) -> str:
+    """A path as text. Raises InvalidArgument for what is none."""
+    if not is_path(path):
+        raise errors.make("InvalidArgument", f"a path is text, bytes or an os.PathLike, not {path!r}")
+    text = os.fsdecode(path)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise errors.make("InvalidArgument", f"{text!r} can be no path: {error.reason}") from None
+    return text
+
+
+def paths_of(files: Any) -> list[str]:
+    """A list of files as texts. Raises InvalidArgument for what is no list, and for an empty one."""
+    if not isinstance(files, Iterable) or isinstance(files, Mapping):
+        message = f"what to load is a path, the id of a model, or a list of files, not {files!r}"
+        raise errors.make("InvalidArgument", message)
+    paths = [path_of(path) for path in files]
     if not paths:
         raise errors.make("InvalidArgument", "the list of files is empty")
     return paths
 
 
-def _resolve_one(text: str, revision: str | None) -> str:
+def resolve_one(path: PathLike, revision: str | None = None) -> str:
+    """The path that a path or the id of a model names. Raises as resolve()."""
+    text = path_of(path)
+    if revision is not None and not isinstance(revision, str):
+        raise errors.make("InvalidArgument", f"revision= is a branch, a tag or a commit, not {revision!r}")
     if os.path.lexists(text):
         if revision is not None:
             raise errors.make("InvalidArgument", f"'{text}' is a path; a revision belongs to a hub id")

@@ -56,7 +56,10 @@ def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, 
     """The dtype that the memory holds, which is what the tensor becomes. Raises InvalidArgument, Unsupported."""
     if wanted.asked is not None and found != wanted.asked:
         raise errors.make("InvalidArgument", f"dtype= asks for {wanted.asked} and the memory to load into is {found}")
-    if found is None or not _dtypes.converts(wanted.stored, found):
+    if found is None:
+        raise errors.make("Unsupported", f"it is stored as {wanted.stored}, and the memory to load into has a dtype "
+                                         "that the format lacks")
+    if not _dtypes.converts(wanted.stored, found):
         raise errors.make("Unsupported", f"it is stored as {wanted.stored}, which cannot be converted to that of the "
                                          f"memory to load into, {found}")
     if shape != expected:
@@ -64,11 +67,49 @@ def _check_target(wanted: Wanted, expected: tuple[int, ...], found: str | None, 
     return found
 
 
+def lack_of_memory(torch: Any, tensor: Any) -> str | None:
+    """Why the storage of a PyTorch tensor does not hold what the tensor spans, and what to do: of meta and fake
+    tensors, of wrappers around others, of a storage that was made smaller, as FSDP does. None: it does."""
+    if tensor.layout is not torch.strided:
+        return f"is a {tensor.layout} tensor; it must be dense"
+    if tensor.numel() == 0:
+        return None
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride()))
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    where = f"is a {type(tensor).__name__} of {tuple(tensor.shape)} that spans {needed} bytes of its storage, which"
+    storage = tensor.untyped_storage()
+    if storage.device.type == "meta":
+        return f"{where} is on meta and has none: make it real before (torch.empty_like, to_empty())"
+    if storage.nbytes() < needed:
+        return f"{where} has {storage.nbytes()}: resize the storage before"
+    return f"{where} has no address: take the tensors that it is made of" if tensor.data_ptr() == 0 else None
+
+
+def check_memory(torch: Any, tensor: Any) -> None:
+    """Raises InvalidArgument where memory to load into is not there."""
+    reason = lack_of_memory(torch, tensor)
+    if reason is not None:
+        raise errors.make("InvalidArgument", f"the memory to load into {reason}")
+
+
+def _check_torch(torch: Any, tensor: Any) -> None:
+    """What of a dense tensor on cpu or cuda can be loaded into."""
+    check_memory(torch, tensor)
+    if tensor.is_conj() or tensor.is_neg():
+        what, how = ("conjugated", "conj") if tensor.is_conj() else ("negated", "neg")
+        message = (f"the memory to load into is a {what} view (.is_{how}()), whose memory holds other values than it "
+                   f"shows: load into the tensor that it is a view of, or into its .resolve_{how}(), a copy")
+        raise errors.make("InvalidArgument", message)
+
+
 def _torch_target(torch: Any, target: Any, wanted: Wanted) -> Target:
+    if target.is_meta:
+        check_memory(torch, target)
     device = str(target.device)
     if target.device.type not in ("cpu", "cuda") or target.layout is not torch.strided:
         message = f"the memory to load into is a {target.layout} tensor on {device}; it must be dense, on cpu or cuda"
         raise errors.make("DeviceUnavailable", message)
+    _check_torch(torch, target)
     stream = _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None
     expected = packed_shape("", wanted.stored, wanted.shape) if wanted.dropped is None else wanted.dropped
     dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
@@ -97,6 +138,9 @@ def _cuda_target(target: Any, wanted: Wanted) -> Target:
 
 
 def _numpy_target(target: Any, wanted: Wanted) -> Target:
+    if not hasattr(target, "dtype") or not hasattr(target, "flags"):
+        kind = type(target).__name__
+        raise errors.make("InvalidArgument", f"a {kind} does not tell its dtype; load into numpy.asarray() of it")
     address, read_only = target.__array_interface__["data"]
     if read_only:
         raise errors.make("InvalidArgument", "the array to load into is read-only")
@@ -105,9 +149,28 @@ def _numpy_target(target: Any, wanted: Wanted) -> Target:
                                              "stored, in this machine's order")
     expected = wanted.shape if wanted.dropped is None else wanted.dropped
     dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
+    _check_bounds(target)
     if target.flags.c_contiguous:
         return Target(address, dtype, None)
     return Target(address, dtype, _strides(tuple(target.strides), wanted, expected))
+
+
+def _check_bounds(array: Any) -> None:
+    """Refuses an array that strides (numpy.lib.stride_tricks) put beyond the array that has the memory."""
+    owner = array
+    while getattr(owner, "base", None) is not None:
+        owner = owner.base
+    if owner is array or not hasattr(owner, "__array_interface__") or not owner.flags.forc or array.size == 0:
+        return  # of memory that is not an array's nothing is known
+    begin = end = array.__array_interface__["data"][0]
+    for extent, stride in zip(array.shape, array.strides):
+        begin += min(0, (extent - 1) * stride)
+        end += max(0, (extent - 1) * stride)
+    start = owner.__array_interface__["data"][0]
+    if begin < start or end + array.itemsize > start + owner.nbytes:
+        message = (f"the memory to load into, an array of {array.shape}, spans {end + array.itemsize - begin} bytes "
+                   f"from byte {begin - start} of an array that has {owner.nbytes}")
+        raise errors.make("InvalidArgument", message)
 
 
 def _strides(strides: tuple[int, ...], wanted: Wanted, expected: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,12 +14,12 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, Union
 
-from . import _core, _frameworks, _parts, _probe, errors
+from . import _checks, _core, _frameworks, _parts, _probe, errors
 from ._frameworks import Framework, Scope
 from ._request import Request
 
@@ -119,9 +119,7 @@ DEADLINE_SECONDS_MAX = 1e9
 def _deadline_ns(seconds: float | None) -> int:
     if seconds is None:
         return 0
-    if not isinstance(seconds, (int, float)) or not 0 < seconds <= DEADLINE_SECONDS_MAX:
-        raise errors.make("InvalidArgument", f"deadline= is a positive number of seconds or None, not {seconds!r}")
-    return max(1, int(seconds * 1e9))
+    return max(1, int(_checks.seconds("deadline", seconds, DEADLINE_SECONDS_MAX) * 1e9))
 
 
 def _within(scope: Scope | None, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +154,7 @@ class Job:
         group_bytes: int = 0,
     ) -> None:
         if order not in ORDERS:
-            raise errors.make("InvalidArgument", f"order '{order}' is none of {', '.join(ORDERS)}")
+            raise errors.make("InvalidArgument", f"order {order!r} is none of {', '.join(ORDERS)}")
         self._checkpoint = checkpoint
         self._core: _core.Checkpoint = checkpoint._core
         self._request = request
@@ -230,6 +228,9 @@ class Job:
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """(name, tensor) of what was not handed out yet, in the job's order. Closing the iterator closes the job."""
+        return self._pairs()
+
+    def _pairs(self) -> Generator[tuple[str, Any], None, None]:
         if self._drained:
             return
         try:
@@ -287,7 +288,7 @@ class Job:
         return tensor
 
     def _position(self, name: str) -> int:
-        index = self._core.find(name)
+        index = self._core.find(name) if isinstance(name, str) else -1
         if self._request.indices is not None and index >= 0:
             if self._positions is None:
                 self._positions = {index: position for position, index in enumerate(self._request.indices)}

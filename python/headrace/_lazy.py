@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Union
 
 import torch
 
+from . import _overlap
 from ._ahead import Ahead, View
 from ._checkpoint import Checkpoint, TensorInfo
 from ._options import Loader
@@ -124,7 +125,12 @@ class Source:
         """Does the copies that are noted."""
         noted, self._noted = self._noted, {}
         for copies in noted.values():
-            self._load(copies)
+            areas = [_overlap.of_torch(name, memory) for name, (_, memory) in copies.items()]
+            if next(_overlap.pairs(areas), None) is None:
+                self._load(copies)
+                continue
+            for name, copy in copies.items():  # into the same memory: the last one is to have its way
+                self._load({name: copy})
 
     def close(self) -> None:
         """Ends reading ahead."""

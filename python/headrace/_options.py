@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import _core, _devices, _places, errors
+from . import _checks, _core, _devices, _places, errors
 
 ROUTES = ("auto", "pread", "uring", "mmap", "gds")
 
@@ -55,9 +55,9 @@ class Loader:
         numa: bool = True,
     ) -> None:
         name = route if route is not None else os.environ.get("HEADRACE_ROUTE") or "auto"
-        number = _core.route_find(name)
+        number = _core.route_find(name) if isinstance(name, str) else -1
         if number < 0:
-            raise errors.make("InvalidArgument", f"route '{name}' is none of {', '.join(ROUTES)}")
+            raise errors.make("InvalidArgument", f"route {name!r} is none of {', '.join(ROUTES)}")
         self._reading = (
             number,
             number_option("threads", threads, 0xFFFFFFFF),
@@ -68,8 +68,8 @@ class Loader:
         self._sending = (
             number_option("staging_bytes", staging_bytes),
             number_option("lanes", lanes, 0xFFFFFFFF),
-            int(not numa),
-            number_option("keep_cache", keep_cache, 1),
+            int(not _checks.flag("numa", numa)),
+            number_option("keep_cache", None if keep_cache is None else int(_checks.flag("keep_cache", keep_cache)), 1),
         )
         self.device = None if device is None else _devices.name_of(device)
         self._cores: dict[_places.Devices, _core.Loader] = {}
@@ -90,20 +90,23 @@ class Loader:
 def number_option(name: str, value: int | None, most: int = 2**64 - 1) -> int:
     """`value`, else HEADRACE_<NAME>, else 0, which is the library's default."""
     if value is not None:
-        return checked_number(f"{name}=", value, most)
+        return _checks.number(f"{name}=", value, most)
     variable = f"HEADRACE_{name.upper()}"
-    return checked_number(variable, os.environ.get(variable) or 0, most)
-
-
-def checked_number(where: str, number: int | str, most: int) -> int:
-    """`number` between 0 and `most`; `where` it comes from is for the error."""
+    text = os.environ.get(variable) or "0"
     try:
-        result = int(number)
-    except (TypeError, ValueError):
-        raise errors.make("InvalidArgument", f"{where}: {number!r} is not a whole number") from None
-    if not 0 <= result <= most:
-        raise errors.make("InvalidArgument", f"{where}: {result} is not between 0 and {most}")
-    return result
+        number = int(text)
+    except ValueError:
+        raise errors.make("InvalidArgument", f"{variable}: {text!r} is not a whole number") from None
+    return _checks.number(variable, number, most)
+
+
+def checked_loader(loader: Any) -> Loader:
+    """The caller's loader, else the process's. Raises InvalidArgument."""
+    if loader is None:
+        return shared_loader()
+    if not isinstance(loader, Loader):
+        raise errors.make("InvalidArgument", f"loader= is a headrace.Loader or None, not {loader!r}")
+    return loader
 
 
 _lock = threading.Lock()

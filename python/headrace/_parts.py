@@ -65,14 +65,14 @@ def place(
         offset = sum(start * step for start, step in zip(starts, steps))
         if bits % 8 == 0:
             yield ranges, address + offset // 8, tuple(step // 8 for step in steps)
-        elif offset % 8 == 0 and _is_compact(ranges, steps, bits):
+        elif offset % 8 == 0 and is_compact(ranges, steps, bits):
             yield ranges, address + offset // 8, None
         else:
             raise errors.make("Unsupported", f"parts of elements of {bits} bits must each fill whole bytes in a row; "
                                              "pick along the first dimension, or load the parts by themselves")
 
 
-def _is_compact(ranges: Ranges, steps: tuple[int, ...], bits: int) -> bool:
+def is_compact(ranges: Ranges, steps: tuple[int, ...], bits: int) -> bool:
     """Whether a part lies row-major in memory of these strides in bits."""
     sizes = Cut(tuple((bounds,) for bounds in ranges)).extents
     own = row_major(sizes, bits)

@@ -1,15 +1,19 @@
 """Which device each tensor of a load goes to: device maps, as accelerate and Transformers spell them.
 
 A key is a tensor's name, a shell pattern, or a module's name, which covers all that is in it; "" covers everything.
-Of several keys an exact name goes first, then patterns in their order, then the longest module.
+Of several keys an exact name goes first, then patterns in their order, then the longest module. A pattern that matches
+nothing is an error; a module need not have tensors, as rotary embeddings, activations and tied heads of real maps.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _core, _devices, errors
+from . import _checks, _core, _devices, errors
+
+logger = logging.getLogger("headrace")
 
 NO_DEVICES = ("disk", "meta")  # which accelerate's maps may have
 NAMED_MAX = 3  # of the tensors in an error
@@ -24,13 +28,11 @@ def in_order(devices: Iterable[str]) -> Devices:
 
 def check_map(device_map: Any) -> Mapping[str, Any]:
     """Refuses what is no map. Raises InvalidArgument."""
-    if isinstance(device_map, Mapping) and all(isinstance(key, str) for key in device_map):
-        return device_map
-    message = "device_map= is {name, module or pattern: device}, "
+    what = "{name, module or pattern: device}"
     if isinstance(device_map, Mapping):
-        raise errors.make("InvalidArgument", f"{message}and one of its keys is no string")
+        return _checks.table("device_map", device_map, what)
     hint = "device= is for one device; which layer goes where, accelerate.infer_auto_device_map finds out"
-    raise errors.make("InvalidArgument", f"{message}not {device_map!r}; {hint}")
+    raise errors.make("InvalidArgument", f"device_map= is {what}, not {device_map!r}; {hint}")
 
 
 def resolve(
@@ -54,6 +56,9 @@ def resolve(
             places.append(resolved[key])
     if uncovered and default is None:
         raise _uncovered(uncovered)
+    unused = [key for key in device_map if key and key not in resolved]
+    if unused:
+        logger.info("device_map=: %s name no tensor of this load", _listed(unused))
     return places
 
 
@@ -94,8 +99,12 @@ def _device_of(key: str, value: Any, tensor: str) -> str:
         raise errors.make(error.kind, f"{where}: {error}", tensor=tensor) from None
 
 
-def _uncovered(names: list[str]) -> errors.HeadraceError:
+def _listed(names: list[str]) -> str:
     listed = ", ".join(f"'{name}'" for name in names[:NAMED_MAX])
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    message = f"no key of device_map= covers {listed}{more}: add keys for them ('' covers everything), or give device="
+    return listed + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+
+def _uncovered(names: list[str]) -> errors.HeadraceError:
+    remedy = "add keys for them ('' covers everything), or give device="
+    message = f"no key of device_map= covers {_listed(names)}: {remedy}"
     return errors.make("InvalidArgument", message, tensor=names[0])

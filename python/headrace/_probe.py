@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import _core, _devices, _options, errors
+from . import _checks, _core, _devices, _hub
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,48 @@ class Limits:
     device_detail: str
 
 
-def storage(path: str | os.PathLike[str]) -> str:
+def storage(path: _hub.PathLike) -> str:
     """How a load of `path` (a file, a folder, an index) would read what the page cache does not hold: "direct, else
     dontcache: ext4; ...", with what the filesystem refuses and wants. One block is read. Raises as open() does."""
-    return _core.storage(os.fsencode(path))
+    return _core.storage(os.fsencode(_hub.path_of(path)))
 
 
+SECONDS_MAX = 3600
 _measured: dict[str, tuple[int, int]] = {}  # uuid: time, bytes a second over the link
 
 
 def probe(
-    path: str | os.PathLike[str] | None = None, device: Any = "auto", *, threads: int = 0, seconds: float = 5.0
+    path: _hub.PathLike | None = None, device: Any = "auto", *, threads: int = 0, seconds: float = 5.0
 ) -> Limits:
     """Measures the ceilings of this machine. It takes about `seconds` and uses the processor and the link fully.
 
     Args:
-        path: a file to read, best one of some GiB; None: neither storage nor page cache is measured.
+        path: a file to read, best one of some GiB, or a checkpoint, as for open(), of which the largest file is read;
+            None: neither storage nor page cache is measured.
         device: as for load(); "auto": the first GPU if there is one, else "cpu".
         threads: most threads; 0: the cores this process may use, at most 16.
+        seconds: over 0, at most 3600.
 
-    Raises DeviceUnavailable, InvalidArgument, OutOfMemory. What cannot be measured is 0 and has its reason.
+    Raises FileNotFound, what open() raises for a folder, DeviceUnavailable, InvalidArgument, OutOfMemory. What cannot
+    be measured is 0 and has its reason.
     """
-    if not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
-        raise errors.make("InvalidArgument", f"seconds= is a number from 0 to 3600, not {seconds!r}")
-    thread_count = _options.checked_number("threads=", threads, 0xFFFFFFFF)
+    budget_ns = max(1, int(_checks.seconds("seconds", seconds, SECONDS_MAX) * 1e9))
+    thread_count = _checks.number("threads=", threads, 0xFFFFFFFF)
     name = device if isinstance(device, str) else _devices.name_of(device)
-    limits = Limits(**_core.probe(name, None if path is None else os.fsencode(path), thread_count, int(seconds * 1e9)))
+    file = None if path is None else os.fsencode(_file_of(path))
+    limits = Limits(**_core.probe(name, file, thread_count, budget_ns))
     if limits.device["uuid"]:
         _measured[limits.device["uuid"]] = limits.time, max(limits.to_device.values())
     return limits
+
+
+def _file_of(path: _hub.PathLike) -> str:
+    """The file to read: of a folder, an index or a model of the hub cache the largest."""
+    found = _hub.resolve_one(path)
+    if not os.path.isdir(found) and not found.endswith(".json"):
+        return found
+    files = _core.open([os.fsencode(found)], 0, 0, 0).files()
+    return max(files, key=lambda row: row[1])[0]
 
 
 def _kept(uuid: str) -> tuple[int, int] | None:

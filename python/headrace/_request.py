@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from . import _core, _dtypes, _into, _parts, _places, _slices, errors
+from . import _checks, _core, _dtypes, _into, _overlap, _parts, _places, _slices, errors
 from ._frameworks import Framework
 from ._into import Target
 from ._slices import Cut, Ranges
@@ -37,6 +37,7 @@ class Request:
     exports: list[Any] = field(default_factory=list)  # keeps the buffers of `into` from being resized
     devices: _places.Devices = ()  # where the tensors go; (): nobody said
     places: dict[int, str] = field(default_factory=dict)  # of items: its device; what is not here is on the first
+    areas: list[_overlap.Area] = field(default_factory=list)  # of the memory of `into`
     streams: dict[str, int] = field(default_factory=dict)  # of each GPU: what used the memory of `into` last
 
     def __len__(self) -> int:
@@ -79,6 +80,7 @@ class Request:
         for part, (ranges, start, steps) in enumerate(
             _parts.place(cut, target.dtype, target.address, target.strides)
         ):
+            self.areas.append(_area(self.core.info(self.index_of(position))[0], target, ranges, start, steps))
             item = position
             if position in self.into:
                 item = len(self) + len(self.owners)
@@ -105,6 +107,13 @@ class Request:
         self.sharded[position] = whole, (dim, part.rank, part.world)
 
 
+def _area(name: str, target: Target, ranges: Ranges, start: int, steps: tuple[int, ...] | None) -> _overlap.Area:
+    bits, count = _dtypes.BITS[target.dtype], _slices.count(ranges)
+    if steps is not None and not _parts.is_compact(ranges, tuple(8 * step for step in steps), bits):
+        count = min(count, 1)
+    return _overlap.Area(target.device, start, start + count * bits // 8, name)
+
+
 def make(
     core: _core.Checkpoint,
     names: Names = None,
@@ -125,6 +134,7 @@ def make(
     if group is not None and shard is not None and rank is None and world is None:
         rank, world = group
     if into is not None:
+        _checks.table("into", into, "{name: tensor, array, buffer or list of (index, memory)}")
         given = [_find(core, name) for name in into]
         wanted = None if request.indices is None else set(request.indices)
         left_out = [name for name, index in zip(into, given) if wanted is not None and index not in wanted]
@@ -132,7 +142,8 @@ def make(
             raise errors.make("InvalidArgument", f"into= has '{left_out[0]}', which names= does not ask for",
                               tensor=left_out[0])
         request.indices = sorted(given)
-    if slices:
+    if slices is not None:
+        _checks.table("slices", slices, "{name or pattern: index, shard() or pick()}")
         _add_slices(request, slices)
     if (shard is None) != (rank is None) or (rank is None) != (world is None):
         raise errors.make("InvalidArgument", "shard=, rank= and world= go together: which dimension, and "
@@ -141,7 +152,7 @@ def make(
         _add_shards(request, shard, rank, world)
     _settle(request)
     if dtype is not None:
-        _add_dtypes(request, dtype if isinstance(dtype, Mapping) else {"*": dtype})
+        _add_dtypes(request, dtype)
     if device_map is not None:
         request.places = dict(enumerate(_places.resolve(core, request.indices, device_map, device)))
     if into is not None:
@@ -152,14 +163,21 @@ def make(
 
 
 def _find(core: _core.Checkpoint, name: str) -> int:
+    _check_text(name)
     index = core.find(name)
     if index < 0:
         raise errors.make("TensorNotFound", f"no tensor is named '{name}'", tensor=name)
     return index
 
 
+def _check_text(name: Any) -> None:
+    if not isinstance(name, str):
+        raise errors.make("InvalidArgument", f"names and patterns of tensors are text, not {name!r}")
+
+
 def match(core: _core.Checkpoint, pattern: str) -> list[int]:
     """Indices of the tensor of this name, or of those that the glob matches; none is an error."""
+    _check_text(pattern)
     index = core.find(pattern)
     if index >= 0:
         return [index]
@@ -173,9 +191,11 @@ def match(core: _core.Checkpoint, pattern: str) -> list[int]:
 
 def select(core: _core.Checkpoint, names: Names) -> list[int] | None:
     """Indices in file order, each once; None for all."""
-    if names is None or names == "*":
+    if names is None or (isinstance(names, str) and names == "*" and core.find("*") < 0):
         return None
     patterns = [names] if isinstance(names, str) else names
+    if not isinstance(patterns, Iterable):
+        raise errors.make("InvalidArgument", f"names= is a name, a pattern or a list of them, not {names!r}")
     return sorted({index for pattern in patterns for index in match(core, pattern)})
 
 
@@ -214,13 +234,19 @@ def _add_slices(request: Request, slices: Mapping[str, Any]) -> None:
 
 
 def _add_shards(request: Request, shard: Mapping[str, Any] | int, rank: int, world: int) -> None:
-    """The block of a rank, of what slices leave. What a pattern matches and has not the dimension stays whole."""
+    """The block of a rank, of what slices leave. What no key names and has not the dimension stays whole."""
     _slices.shard(0, rank, world)  # refuses a wrong rank also where nothing is sharded
-    table = shard if isinstance(shard, Mapping) else {"*": shard}
-    for position, wanted in _by_pattern(request, table).items():
+    if isinstance(shard, Mapping):
+        table = _checks.table("shard", shard, "{name or pattern: dimension or (dimension, sizes)}")
+        sharded = _by_pattern(request, table)
+    else:
+        table, sharded = {}, dict.fromkeys(range(len(request)), shard)
+    for position, wanted in sharded.items():
         name, _, shape, *_ = request.core.info(request.index_of(position))
-        dim, sizes = wanted if isinstance(wanted, tuple) else (wanted, None)
         try:
+            if isinstance(wanted, tuple) and len(wanted) != 2:
+                raise errors.make("InvalidArgument", f"shard= is a dimension or (dimension, sizes), not {wanted!r}")
+            dim, sizes = wanted if isinstance(wanted, tuple) else (wanted, None)
             part = _slices.shard(dim, rank, world, sizes)
             if name in table or -len(shape) <= part.dim < len(shape):
                 if position in request.sharded:
@@ -243,10 +269,13 @@ def _settle(request: Request) -> None:
 # ------------------------------------------------------------------------------------------------------------ dtypes
 
 
-def _add_dtypes(request: Request, dtypes: Mapping[str, Any]) -> None:
-    """`"*"` is for all of which no other entry speaks, and converts tensors of floats only."""
-    general = dtypes.get("*")
-    special = {key: value for key, value in dtypes.items() if key != "*"}
+def _add_dtypes(request: Request, dtype: Any) -> None:
+    """One dtype, or `"*"` of several, is for all of which no other entry speaks, and converts floats only."""
+    special: dict[str, Any] = {}
+    general = dtype
+    if isinstance(dtype, Mapping):
+        special = dict(_checks.table("dtype", dtype, "a dtype or {name or pattern: dtype}"))
+        general = special.pop("*", None) if request.core.find("*") < 0 else None
     named = _by_pattern(request, special) if special else {}
     for position, dtype in named.items():
         _add_dtype(request, position, dtype, named=True)
@@ -295,6 +324,10 @@ def _add_into(request: Request, into: Mapping[str, Any], device: str | None) -> 
                 request.add(position, target, cut, found)
         except errors.HeadraceError as error:
             raise _in_tensor(name, error) from None
+    for one, other in _overlap.pairs(request.areas):
+        which = f"tensors '{one}' and '{other}'" if one != other else f"two ranges of tensor '{one}'"
+        raise errors.make("InvalidArgument", f"{which} would be loaded into the same memory, in no order: leave one "
+                                             "out, or give it memory of its own", tensor=other)
 
 
 def _memories(

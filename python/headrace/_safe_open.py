@@ -11,9 +11,9 @@ import io
 import mmap
 import os
 from types import ModuleType
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
-from . import _core, _devices, _dtypes, _frameworks, _into, _slices, errors
+from . import _core, _devices, _dtypes, _frameworks, _hub, _into, _slices, errors
 from ._begin import identity
 from ._checkpoint import Checkpoint, TensorInfo
 
@@ -37,7 +37,7 @@ class safe_open:  # noqa: N801 (the original's name)
     Args:
         filename: path of the file.
         framework: "pt", "pytorch", "torch", "np", "numpy", "jax", "flax" or "cupy".
-        device: as for Checkpoint.start().
+        device: as for Checkpoint.start(); None: "cpu".
         backend: "mmap" or "pread"; "pread" is the same as eager.
         eager: read tensors through the engine, into memory of their own, instead of mapping the file.
 
@@ -47,7 +47,7 @@ class safe_open:  # noqa: N801 (the original's name)
 
     def __init__(
         self,
-        filename: Union[str, "os.PathLike[str]"],
+        filename: _hub.PathLike,
         framework: str,
         device: Any = "cpu",
         *,
@@ -60,8 +60,10 @@ class safe_open:  # noqa: N801 (the original's name)
             raise errors.make("InvalidArgument", f"framework {framework} is invalid")
         if backend not in BACKENDS:
             raise errors.make("InvalidArgument", f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')
-        place = _devices.name_of(device)
-        path = os.fsdecode(filename)
+        if not _hub.is_path(filename):
+            raise TypeError(f"argument 'filename' must be text, bytes or an os.PathLike, not {type(filename).__name__}")
+        place = _devices.name_of("cpu" if device is None else device)
+        path = _hub.path_of(filename)
         if os.path.isdir(path):
             raise errors.make("NotARegularFile", f"{path} is a folder; safe_open takes one file", file=path)
         before = identity(path) if os.path.exists(path) else None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from . import _core, _devices, _dtypes, _options, _shared, errors
+from . import _checks, _core, _devices, _dtypes, _hub, _into, _shared, _stale, errors
 
 _CODES = {name: number for number, (name, _) in enumerate(_dtypes.DTYPES, start=1)}
 
@@ -37,7 +37,7 @@ class Source:
 
 def save_file(
     tensors: Mapping[str, Any],
-    path: Union[str, os.PathLike[str]],
+    path: _hub.PathLike,
     metadata: Mapping[str, str] | None = None,
     *,
     align: int | None = None,
@@ -63,12 +63,20 @@ def save_file(
         threads: that write; 0: the cores that may be used, at most 8.
         sync: wait until everything is on the storage. Without, a power failure may leave an empty file.
 
-    Raises InvalidArgument (a ValueError) for what cannot be written, Unsupported for a dtype that the format lacks,
-    IoError (an OSError) with .file and .errno, RuntimeError for PyTorch tensors that share memory: see
+    Raises InvalidArgument (a ValueError) for what cannot be written, and where readers of the folder would take an
+    older checkpoint instead (a file beside an index of others, shards beside a file); Unsupported for a dtype that the
+    format lacks, IoError (an OSError) with .file and .errno, RuntimeError for PyTorch tensors that share memory: see
     headrace.torch.save_model().
     """
+    shard_bytes = size_of(shard_size)
     sources = sources_of(tensors)
-    _write(os.fsencode(path), sources, metadata, align, size_of(shard_size), threads, not sync)
+    _stale.check(_hub.path_of(path), [source.nbytes for source in sources.values()], shard_bytes)
+    _write(os.fsencode(path), sources, metadata, align, shard_bytes, threads, not _checks.flag("sync", sync))
+
+
+def write_file(tensors: Mapping[str, Any], path: _hub.PathLike, metadata: Mapping[str, str] | None) -> None:
+    """save_file() as the safetensors package does it: whatever lies beside, and without waiting for the storage."""
+    _write(os.fsencode(_hub.path_of(path)), sources_of(tensors), metadata, None, 0, 0, True)
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, align: int | None = None) -> bytes:
@@ -90,14 +98,16 @@ def _write(
         (name, _CODES[source.dtype], source.shape, source.data, source.nbytes, devices.index(source.device))
         for name, source in sources.items()
     ]
-    align = _options.checked_number("align=", align or 0, 1 << 63)
-    threads = _options.checked_number("threads=", threads, 0xFFFFFFFF)
+    align = _checks.number("align=", 0 if align is None else align, 1 << 63)
+    threads = _checks.number("threads=", threads, 0xFFFFFFFF)
     return _core.write(path, rows, _pairs(metadata), devices, align, shard_bytes, threads, int(no_sync))
 
 
 def _pairs(metadata: Mapping[str, str] | None) -> list[tuple[str, str]] | None:
     if metadata is None:
         return None
+    if not isinstance(metadata, Mapping):
+        raise errors.make("InvalidArgument", f"metadata is a dict of text, or None, not {metadata!r}")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             message = f"metadata[{key!r}] is {value!r}; keys and values must be str, as the format holds nothing else"
@@ -143,9 +153,13 @@ def sources_of(tensors: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def _checked_name(name: object) -> str:
-    if isinstance(name, str):
-        return name
-    raise errors.make("InvalidArgument", f"a tensor's name must be str, not {name!r}")
+    if not isinstance(name, str):
+        raise errors.make("InvalidArgument", f"a tensor's name must be str, not {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise errors.make("InvalidArgument", f"{name!r} cannot be a tensor's name: {error.reason}") from None
+    return name
 
 
 def _source(name: str, tensor: Any) -> Source:
@@ -189,6 +203,9 @@ def _of_torch(name: str, tensor: Any) -> Source:
     if tensor.device.type not in ("cpu", "cuda"):
         message = f"tensor '{name}' is on device '{tensor.device}', which cannot be read; move it to the cpu"
         raise errors.make("Unsupported", message, tensor=name)
+    reason = _into.lack_of_memory(torch, tensor)
+    if reason is not None:
+        raise errors.make("InvalidArgument", f"tensor '{name}' {reason}", tensor=name)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     dtype = _dtype_of(name, tensor.dtype)
     shape = tuple(tensor.shape)

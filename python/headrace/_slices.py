@@ -7,12 +7,13 @@ in each it is a slice; with several it comes in parts, which are the product of 
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import errors
+from . import _checks, errors
 
 Bounds = tuple[int, int, int]  # start, stop, step
 Ranges = tuple[Bounds, ...]  # one a dimension
@@ -36,16 +37,17 @@ def shard(dim: int, rank: int, world: int, sizes: Sequence[int] | None = None) -
     `sizes`, sections that make up the dimension (query, key and value; gate and up), it is the block of each section,
     one behind the other.
     """
-    try:
-        numbers = [operator.index(number) for number in (dim, rank, world)]
-        sections = None if sizes is None else tuple(operator.index(size) for size in sizes)
-    except TypeError as error:
-        message = f"the dimension, rank, world and sizes of a shard are integers ({error})"
-        raise errors.make("InvalidArgument", message) from None
-    dim, rank, world = numbers
+    sections = None if sizes is None else tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    wrong = [number for number in (dim, rank, world, *(sections or ())) if _checks.whole_number(number) is None]
+    if wrong:
+        message = f"the dimension, rank, world and sizes of a shard are integers, not {wrong[0]!r}"
+        raise errors.make("InvalidArgument", message)
+    dim, rank, world = map(operator.index, (dim, rank, world))
+    if world < 1:
+        raise errors.make("InvalidArgument", f"world is {world}; it is the number of ranks, at least 1")
     if not 0 <= rank < world:
         raise errors.make("InvalidArgument", f"rank {rank} is not between 0 and {world - 1} (world {world})")
-    return Shard(dim, rank, world, sections)
+    return Shard(dim, rank, world, None if sections is None else tuple(map(operator.index, sections)))
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ def pick(
     clamped. Only these bytes are read."""
     if (indices is None) == (ranges is None):
         raise errors.make("InvalidArgument", "pick() takes indices or ranges=, one of both")
+    if _checks.whole_number(dim) is None:
+        raise errors.make("InvalidArgument", f"the dimension of a pick is an integer, not {dim!r}")
     try:
         if indices is not None:
             return Pick(dim, tuple((operator.index(index), operator.index(index) + 1) for index in indices))
@@ -148,6 +152,11 @@ def extent(bounds: Bounds) -> int:
     """Elements of a range."""
     start, stop, step = bounds
     return -(-(stop - start) // step)
+
+
+def count(ranges: Ranges) -> int:
+    """Elements of ranges, one a dimension."""
+    return math.prod(map(extent, ranges))
 
 
 def _narrow(ranges: tuple[Bounds, ...], begin: int, end: int) -> Iterator[Bounds]:

@@ -24,10 +24,10 @@ from typing import Any, Union
 
 import torch
 
-from . import _ahead, _api, _dtypes, _lazy, errors
+from . import _ahead, _api, _checks, _dtypes, _lazy, errors
 from ._checkpoint import Checkpoint, TensorInfo
 from ._job import Job
-from ._options import Loader, checked_number
+from ._options import Loader
 
 LOADER_KEYS = ("threads", "route", "chunk_bytes", "queue_depth", "staging_bytes", "lanes", "keep_cache", "numa")
 OWN_KEYS = ("device", "window_bytes", "lazy_bytes")
@@ -144,7 +144,7 @@ class Reader:
 
 def _bytes_option(options: Mapping[str, Any], key: str) -> Union[int, None]:
     value = options.get(key)
-    return None if value is None else checked_number(f"{key}", value, 2**63 - 1)
+    return None if value is None else _checks.number(key, value, 2**63 - 1)
 
 
 def _rank_count() -> int:

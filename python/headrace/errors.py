@@ -79,7 +79,8 @@ def from_core(
     """The exception for an error of the library; called by the extension. Its text names tensor and file."""
     if tensor is not None and f"'{tensor}'" not in message:
         message = f"tensor '{tensor}': {message}"
-    if file is not None and not (_os.sep in file and file in message):  # a bare name may be any word of it
+    # a bare name may be any word of it
+    if file is not None and not (_os.sep in file and file in message) and not message.startswith(f"{file}: "):
         message = f"{file}: {message}"
     cls = _CLASSES.get(code, HeadraceError)
     if cls.kind == "IoError" and sys_errno == _errno.ENOENT:

@@ -3,7 +3,8 @@ safetensors.torch; load_into_module() for any torch.nn.Module; warm_up() for its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, Union
 
 import torch as _torch
@@ -86,6 +87,16 @@ def save_model(
 
     Raises RuntimeError when none of the tensors that share memory covers all of it; else as save_file().
     """
+    _save_model(model, filename, metadata, force_contiguous, functools.partial(save_file, sync=sync))
+
+
+def _save_model(
+    model: _torch.nn.Module,
+    filename: _files.Filename,
+    metadata: Metadata,
+    force_contiguous: bool,
+    write: Callable[[dict[str, _torch.Tensor], _files.Filename, Metadata], None],
+) -> None:
     state = model.state_dict()
     kept = dict(metadata) if metadata is not None else {}
     for name, others in _shared.duplicates(_torch, state).items():
@@ -95,7 +106,7 @@ def save_model(
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
     try:
-        save_file(state, filename, kept if metadata is not None or kept else None, sync=sync)
+        write(state, filename, kept if metadata is not None or kept else None)
     except ValueError as error:
         if force_contiguous or isinstance(error, errors.HeadraceError):
             raise
@@ -146,7 +157,8 @@ def load_into_module(
     """Loads a checkpoint into a module, whose names must be the checkpoint's.
 
     Parameters and persistent buffers on meta are replaced, wherever they are tied to; others are filled where they
-    are, in their dtype. Of tied ones the checkpoint needs one of the names. Names and shapes are checked first.
+    are, in their dtype. Of tied ones the checkpoint needs one of the names; of several the last one counts, as in
+    load_state_dict(). Names, shapes, options and the memory that is filled are checked first.
 
     Args:
         module: its parameters may be on meta (`with torch.device("meta"): module = ...`) or on any device.
@@ -160,8 +172,8 @@ def load_into_module(
         loader: a Loader of one's own instead of the process's.
 
     Returns what was replaced, filled, missing, unexpected, and is still on meta. Raises TensorNotFound (strict),
-    InvalidArgument for another shape, and what open() and load() raise; an error of reading leaves some tensors new
-    and some old.
+    InvalidArgument for another shape or memory that is not there, and what open() and load() raise; an error of
+    reading leaves some tensors new and some old.
     """
     with _api.open(source, revision=revision) as checkpoint:
         return _into_module.load(module, checkpoint, device_map, dtype, strict, window_bytes, loader)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Union
 
-from . import _begin, _on_import, _options
+from . import _begin, _checks, _on_import, _options
 from ._checkpoint import Checkpoint, open_core
 from ._transformers_plan import Planner
 from ._transformers_read import Reading
@@ -64,6 +64,9 @@ def enable(
     """
     global _settings, _is_hooked
     window = _options.number_option("window_bytes", window_bytes) or WINDOW_BYTES
+    eager = _checks.flag("eager", eager)
+    if loader is not None:
+        _options.checked_loader(loader)
     with _lock:
         _settings = _Settings(window, loader, eager)
         hooked, _is_hooked = _is_hooked, True

@@ -46,7 +46,7 @@ int hr_output_check(const char *path, struct hr_error *err)
         return fail(err, error, path, "what stands there cannot be examined");
     if (S_ISREG(facts.st_mode))
         return 0;
-    int code = hr_fail(err, HR_ENOT_A_REGULAR_FILE, "%s is %s; give the name of a file", path,
+    int code = hr_fail(err, HR_ENOT_A_REGULAR_FILE, "what stands there is %s; give the name of a file",
                        S_ISDIR(facts.st_mode) ? "a folder" : "not a regular file, which alone can be replaced");
     hr_error_in_file(err, path);
     return code;

@@ -95,6 +95,17 @@ def test_what_no_key_covers(path):
     headrace.load(path, "lm_head.*", device_map={"lm_head": "cpu", "model": "disk", "not.there": "cuda:77"})
 
 
+def test_modules_without_tensors_are_no_error_and_patterns_without_are(path, caplog):
+    """As maps of whole models have them: rotary embeddings, activations, heads that are tied."""
+    device_map = {"model": "cpu", "lm_head": "cpu", "model.rotary_emb": "cpu", "act": "cpu", "model.layers.1": "cpu"}
+    with caplog.at_level("INFO", "headrace"):
+        assert set(places(path, device_map).values()) == {"cpu"}
+    assert "'model.rotary_emb', 'act' name no tensor of this load" in caplog.text
+    assert set(places(path, {"*.bias": "cpu", "": "cpu"}, names="model.embed.*").values()) == {"cpu"}
+    for pattern in ("*.scale", "mode?", "[x]*"):
+        raises(errors.TensorNotFound, "no tensor's name matches", places, path, {"": "cpu", pattern: "cpu"})
+
+
 def test_maps_that_are_refused(path):
     for wrong in ("auto", "cuda:0", 0, ["cpu"], {0: "cpu"}):
         raises(errors.InvalidArgument, "device_map=", headrace.load, path, device_map=wrong)

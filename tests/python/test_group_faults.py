@@ -1,6 +1,7 @@
 """Process groups when a rank dies, stops, is late, leaves early, or has other files: every rank that lives ends with a
 named error, or completes, and can load again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -181,6 +182,37 @@ def test_rank_stops_early(checkpoint, how, own):
         kind, text, seconds, again = loaded[rank]
         assert kind == "GroupError" and "rank 1" in text, loaded
         assert seconds < ranks.SECONDS_MAX and again
+
+
+def leave_with_the_stream_in_a_variable(rank, folder, how):
+    """The exception is kept, and with it the frame whose variable has the stream."""
+    def use():
+        stream = headrace.stream(folder, framework="torch", group=True, window_bytes=90000, group_bytes=1 << 18)
+        try:
+            with stream if how == "with" else contextlib.nullcontext():
+                for count, _ in enumerate(stream):
+                    if rank == 1 and count == 2:
+                        raise ZeroDivisionError
+        finally:
+            if how == "close":
+                stream.close()
+    begun, kept = time.monotonic(), None
+    try:
+        found = failure_of(use)
+    except ZeroDivisionError as error:
+        kept = error
+        found = "ZeroDivisionError", "", time.monotonic() - begun
+    again = after(folder, True)
+    assert kept is None or kept.__traceback__ is not None
+    return *found, again
+
+
+@pytest.mark.parametrize("how", ["with", "close"])
+def test_with_and_close_end_a_stream_that_a_variable_holds(checkpoint, how):
+    loaded = ranks.values(ranks.run(2, leave_with_the_stream_in_a_variable, checkpoint, how))
+    assert loaded[1][0] == "ZeroDivisionError" and loaded[1][3]
+    kind, text, seconds, again = loaded[0]
+    assert kind == "GroupError" and "rank 1" in text and seconds < ranks.SECONDS_MAX and again, loaded
 
 
 def interrupt_meeting(rank, folder):

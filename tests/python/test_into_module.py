@@ -164,3 +164,92 @@ def test_half_on_meta(path, state):
     report = headrace.torch.load_into_module(model, path)
     assert_has(model, state)
     assert all(name.startswith("blocks.1.") for name in report.replaced) and len(report.replaced) == 7
+
+
+# ----------------------------------------------------------------------------------------------- ties and their values
+
+
+def stored_twice(state, tmp_path):
+    """The tied tensor under both names, with different values."""
+    tensors = {**state, "embed.weight": state["embed.weight"].clone(), "head.weight": state["embed.weight"] + 1}
+    save_file(tensors, tmp_path / "twice.safetensors")
+    return tensors, tmp_path / "twice.safetensors"
+
+
+@pytest.mark.parametrize("make", [Model, meta_model])
+def test_of_ties_that_are_stored_twice_the_last_one_wins(state, tmp_path, make):
+    tensors, path = stored_twice(state, tmp_path)
+    model, theirs = make(), Model()
+    theirs.load_state_dict(tensors)
+    report = headrace.torch.load_into_module(model, path)
+    assert_has(model, theirs.state_dict())
+    assert model.head.weight is model.embed.weight
+    names = report.filled or report.replaced
+    assert sorted(names) == sorted(state) and report.missing == report.unexpected == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parameters_of_their_own_that_share_memory(state, tmp_path, dtype):
+    """Tied by their memory, whole or in part, and not by being one: filled in turn, as load_state_dict() does it."""
+    tensors, path = stored_twice(state, tmp_path)
+    models = [Model(dtype=dtype), Model(dtype=dtype)]
+    for model in models:
+        model.head.weight = torch.nn.Parameter(model.embed.weight.data)
+        model.frozen = torch.nn.Parameter(model.embed.weight.data[3, 2:6], requires_grad=False)
+    models[1].load_state_dict(tensors)
+    report = headrace.torch.load_into_module(models[0], path)
+    assert_has(models[0], models[1].state_dict())
+    assert sorted(report.filled) == sorted(state)
+
+
+def test_the_shape_of_a_tie_that_is_overruled_counts_too(state, tmp_path):
+    save_file({**state, "embed.weight": torch.zeros(3), "head.weight": state["head.weight"].clone()},
+              tmp_path / "x.safetensors")
+    with pytest.raises(headrace.errors.InvalidArgument, match="'embed.weight'.* has shape"):
+        headrace.torch.load_into_module(Model(), tmp_path / "x.safetensors")
+
+
+# ---------------------------------------------------------------------------------------------- what is checked before
+
+
+@pytest.mark.parametrize("make", [Model, meta_model])
+@pytest.mark.parametrize("options", [
+    {"dtype": "float3"}, {"dtype": ["float32"]}, {"device_map": {"": "nowhere"}}, {"device_map": {0: "cpu"}},
+    {"device_map": "nowhere"}, {"device_map": ["cpu"]}, {"window_bytes": -1}, {"window_bytes": 1.5},
+    {"window_bytes": "1GB"}, {"strict": "no"}, {"loader": "x"},
+])
+def test_options_are_checked_whatever_the_module_needs(path, make, options):
+    model = make()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises((headrace.errors.InvalidArgument, headrace.errors.DeviceUnavailable)):
+        headrace.torch.load_into_module(model, path, **options)
+    for name, tensor in model.state_dict().items():
+        assert tensor.is_meta if make is meta_model else torch.equal(tensor, before[name])
+
+
+def test_what_is_no_module(path):
+    with pytest.raises(headrace.errors.InvalidArgument, match="torch.nn.Module, not a dict"):
+        headrace.torch.load_into_module({}, path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("nbytes", [0, 64])
+def test_a_parameter_without_its_memory(path, dtype, nbytes):
+    """As FSDP leaves them. One that a load fills and one that PyTorch casts; nothing else is changed before."""
+    model = Model(dtype=dtype)
+    model.frozen.data.fill_(7)
+    model.head.weight.untyped_storage().resize_(nbytes)
+    with pytest.raises(headrace.errors.InvalidArgument, match=f"'embed.weight' .*has {nbytes}") as caught:
+        headrace.torch.load_into_module(model, path)
+    assert caught.value.tensor == "embed.weight" and (model.frozen == 7).all()
+
+
+def test_conjugated_and_negated_buffers(tmp_path):
+    values = {"c": torch.randn(4, dtype=torch.complex64), "n": torch.randn(4)}
+    save_file(values, tmp_path / "x.safetensors")
+    model = torch.nn.Module()
+    model.register_buffer("c", torch.zeros(4, dtype=torch.complex64).conj())
+    model.register_buffer("n", torch.zeros(4, dtype=torch.complex64).conj().imag)
+    headrace.torch.load_into_module(model, tmp_path / "x.safetensors")
+    assert model.c.is_conj() and model.n.is_neg()
+    assert_has(model, values)

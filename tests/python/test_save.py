@@ -3,6 +3,7 @@
 import array
 import json
 import os
+import resource
 import signal
 import threading
 import time
@@ -203,8 +204,102 @@ def test_refused(tmp_path):
     with pytest.raises(headrace.errors.FileNotFound) as caught:
         headrace.save_file({"a": zeros}, tmp_path / "missing" / "x")
     assert isinstance(caught.value, FileNotFoundError) and caught.value.file == str(tmp_path / "missing" / "x")
-    with pytest.raises(headrace.errors.NotARegularFile):
-        headrace.save_file({"a": zeros}, tmp_path)
+
+
+def test_an_error_names_the_file_once(tmp_path, monkeypatch):
+    zeros = numpy.zeros(4000)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts").mkdir()
+    for name in (str(tmp_path), "parts"):
+        with pytest.raises(headrace.errors.NotARegularFile, match="a folder; give the name of a file") as caught:
+            headrace.save_file({"a": zeros}, name)
+        assert str(caught.value).count(name) == 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(headrace.errors.IoError, match="^y.safetensors: there is no room") as caught:
+            headrace.save_file({"a": zeros}, "y.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert str(caught.value).count("y.safetensors") == 1
+
+
+# ---------------------------------------------------------------------------------- an older checkpoint beside it
+
+OLD = {name: torch.zeros(8) for name in "abc"}
+NEW = {name: torch.ones(8) for name in "abc"}
+
+
+def a_model_of(tensor):
+    model = torch.nn.Module()
+    model.a = torch.nn.Parameter(tensor)
+    return model
+
+
+SAVES = {
+    "save_file": lambda path: headrace.save_file(NEW, path),
+    "in shards that are one": lambda path: headrace.save_file(NEW, path, shard_size=96),
+    "torch": lambda path: ours.save_file(NEW, path),
+    "model": lambda path: ours.save_model(a_model_of(torch.ones(8)), path),
+    "numpy": lambda path: our_numpy.save_file({name: tensor.numpy() for name, tensor in NEW.items()}, path),
+}
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_a_file_beside_an_index_of_others(tmp_path, save):
+    """A reader of the folder goes by the index, so it would get the old tensors."""
+    headrace.save_file(OLD, tmp_path / "model.safetensors", shard_size=32)
+    before = {file: (tmp_path / file).read_bytes() for file in os.listdir(tmp_path)}
+    with pytest.raises(headrace.errors.InvalidArgument, match="names other files .*remove it") as caught:
+        SAVES[save](tmp_path / "model.safetensors")
+    assert caught.value.file == str(tmp_path / "model.safetensors.index.json")
+    assert before == {file: (tmp_path / file).read_bytes() for file in os.listdir(tmp_path)}
+    SAVES[save](tmp_path / "adapter.safetensors")  # another checkpoint, which nobody takes for this one
+    for file in before:
+        (tmp_path / file).unlink()
+    (tmp_path / "adapter.safetensors").unlink()
+    SAVES[save](tmp_path / "model.safetensors")
+    assert all((tensor == 1).all() for tensor in headrace.load(tmp_path, framework="torch").values())
+
+
+def test_an_index_of_the_file_itself_or_that_no_one_can_read(tmp_path):
+    path, index = tmp_path / "model.safetensors", tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys("abc", "model.safetensors")}))
+    headrace.save_file(NEW, path)
+    assert (headrace.load(tmp_path, framework="torch")["a"] == 1).all()
+    for text in ("", "{", "[]", '{"weight_map": 3}', "\udc80"):
+        index.write_bytes(os.fsencode(text))
+        headrace.save_file(NEW, path)
+
+
+def test_shards_beside_a_file(tmp_path):
+    """Ours go by the index, which is of the new ones; other readers take a file of the plain name first."""
+    path = tmp_path / "model.safetensors"
+    headrace.save_file(OLD, path)
+    with pytest.raises(headrace.errors.InvalidArgument, match="remove it first") as caught:
+        headrace.save_file(NEW, path, shard_size=64)
+    assert caught.value.file == str(path) and os.listdir(tmp_path) == ["model.safetensors"]
+    path.unlink()
+    headrace.save_file(OLD, path, shard_size=32)
+    headrace.save_file(NEW, path, shard_size=64)  # an index is replaced, the shards of another count stay
+    assert len(os.listdir(tmp_path)) == 6
+    assert all((tensor == 1).all() for tensor in headrace.load(tmp_path, framework="torch").values())
+
+
+def test_the_stand_in_writes_as_the_package_does(tmp_path, caplog):
+    from headrace.compat.safetensors import numpy as stand_in_numpy
+    from headrace.compat.safetensors import torch as stand_in
+
+    headrace.save_file(OLD, tmp_path / "model.safetensors", shard_size=32)
+    arrays = {name: tensor.numpy() for name, tensor in NEW.items()}
+    for save in (lambda path: stand_in.save_file(NEW, path), lambda path: stand_in_numpy.save_file(arrays, path),
+                 lambda path: stand_in.save_model(a_model_of(torch.ones(8)), path)):
+        save(tmp_path / "model.safetensors")
+        assert (theirs.load_file(tmp_path / "model.safetensors")["a"] == 1).all()
+        (tmp_path / "model.safetensors").unlink()
+    assert caplog.text == ""
 
 
 # ------------------------------------------------------------------------------------------------------- shards

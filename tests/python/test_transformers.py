@@ -581,6 +581,13 @@ def test_run(folders, module, tmp_path):
     assert "__main__ program.py ['--flag', 'x']" in result.stdout
 
 
+@pytest.mark.parametrize("options", [{"window_bytes": "1GB"}, {"window_bytes": 1e6}, {"loader": "x"}, {"eager": "no"}])
+def test_enable_refuses_wrong_options(options):
+    with pytest.raises(headrace.errors.InvalidArgument, match=f"{next(iter(options))}="):
+        headrace.transformers.enable(**options)
+    assert headrace.transformers._settings is None
+
+
 def test_run_says_how(tmp_path):
     result = subprocess.run([sys.executable, "-m", "headrace.run"], capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "usage: python -m headrace.run" in result.stderr

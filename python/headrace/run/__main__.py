@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import sys
+import types
+import zipfile
 
 USAGE = "usage: python -m headrace.run script.py [argument...] | -m module [argument...]"
 
@@ -24,9 +27,23 @@ def main(arguments: list[str]) -> int:
         sys.path[0] = os.getcwd()
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
-        runpy.run_path(program[0], run_name="__main__")
+        run_path(program[0])
     return 0
+
+
+def run_path(path: str) -> None:
+    """Runs a file as Python does: __file__ is absolute, sys.argv[0] is as it was given, links lead to the folder for
+    imports. Folders and archives are left to runpy."""
+    if not os.path.isfile(path) or zipfile.is_zipfile(path):
+        runpy.run_path(path, run_name="__main__")
+        return
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    main = types.ModuleType("__main__")
+    main.__file__ = os.path.join(os.getcwd(), path)
+    with io.open_code(main.__file__) as file:
+        code = compile(file.read(), main.__file__, "exec")
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
 
 
 if __name__ == "__main__":

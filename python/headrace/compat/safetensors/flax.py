@@ -35,7 +35,7 @@ def save_file(tensors: dict[str, _jax.Array], filename: Filename, metadata: Meta
     """Writes arrays into a safetensors file, atomically. See headrace.jax.save_file()."""
 
     def ours() -> None:
-        _save.save_file(tensors, filename, _errors.metadata_of(metadata), sync=False)
+        _save.write_file(tensors, filename, _errors.metadata_of(metadata))
 
     _errors.run("flax.save_file", ours, _errors.WRITE, tensors, filename, metadata)
 

@@ -33,7 +33,7 @@ def save_file(tensor_dict: dict[str, _ours.Array], filename: Filename, metadata:
     """Writes arrays into a safetensors file, atomically. See headrace.numpy.save_file()."""
 
     def ours() -> None:
-        _save.save_file(tensor_dict, filename, _errors.metadata_of(metadata), sync=False)
+        _save.write_file(tensor_dict, filename, _errors.metadata_of(metadata))
 
     _errors.run("numpy.save_file", ours, _errors.WRITE, tensor_dict, filename, metadata)
 

@@ -7,6 +7,7 @@ from typing import Any, Union
 
 import torch as _torch
 
+from ... import _hub, _save
 from ... import torch as _ours
 from .. import _aside
 from . import _errors
@@ -36,7 +37,8 @@ def save_file(tensors: dict[str, _torch.Tensor], filename: Filename, metadata: M
     """Writes tensors into a safetensors file, atomically. See headrace.torch.save_file()."""
 
     def ours() -> None:
-        _ours.save_file(tensors, filename, _errors.metadata_of(metadata), sync=False)
+        _ours._check(tensors)
+        _save.write_file(tensors, filename, _errors.metadata_of(metadata))
 
     _errors.run("torch.save_file", ours, _errors.WRITE, tensors, filename, metadata)
 
@@ -56,7 +58,11 @@ def save_model(
     """Writes a model's state, of tensors that share memory one. See headrace.torch.save_model()."""
 
     def ours() -> None:
-        _ours.save_model(model, filename, _errors.metadata_of(metadata), force_contiguous, sync=False)
+        _ours._save_model(model, filename, _errors.metadata_of(metadata), force_contiguous, write)
+
+    def write(tensors: dict[str, _torch.Tensor], filename: _hub.PathLike, metadata: Metadata) -> None:
+        _ours._check(tensors)
+        _save.write_file(tensors, filename, metadata)
 
     _errors.run("torch.save_model", ours, _errors.WRITE, model, filename, metadata, force_contiguous)
 
