@@ -1,7 +1,7 @@
 /*
- * load.h: one running load, as its parts share it. prepare.c makes it, load.c starts and ends it, window.c makes
- * destinations, chunks.c gives chunks out, reader.c and reader_moves.c move them, wait.c hands items out, deliver.c
- * describes and exports them.
+ * load.h: one running load, as its parts share it. prepare.c makes it, load.c starts and ends it, load_stats.c tells what
+ * it did, window.c makes destinations, chunks.c gives chunks out, reader.c and reader_moves.c move them, wait.c hands
+ * items out, deliver.c describes and exports them.
  *
  * One lock guards everything that is not marked otherwise; it is never held across a system call, a callback or
  * another lock. Readers sleep on `work`, waiters on `done`.
@@ -199,7 +199,7 @@ void hr_load_item_ready(struct hr_load *load, size_t item_index);
 void hr_load_wake_readers(struct hr_load *load, size_t count);
 /* chunks.c: the pieces are in their places. The lock is not held. */
 void hr_load_pieces_landed(struct hr_load *load, const struct hr_plan_piece *pieces, size_t piece_count);
-/* Where readers and staging are, or why not at the GPU's node; of a load to GPUs. */
+/* load_stats.c: where readers and staging are, or why not at the GPU's node; of a load to GPUs. */
 void hr_load_describe_placement(const struct hr_load *load, char *text, size_t capacity);
 /* Fails unless there is a load and it is of this process; and unless the item exists. */
 int hr_load_check(const struct hr_load *load, struct hr_error *err);
