@@ -7,7 +7,7 @@ sh      run by bash, the command under test in PATH. A line that begins with "$ 
         it prints, where "..." stands for anything; without such lines all lines are commands, and each must succeed.
         `make` and `pip` are played: the one says what it would do, the other is known to be done.
 c       the blocks of a page are one program, which is run on `model`; the text block behind it is its output.
-python  executed in one namespace. Blocks with torch or transformers are skipped where these are not installed.
+python  executed in one namespace. Blocks with torch, transformers or jax are skipped where these are not installed.
 
 A text block elsewhere is only text, and so is an indented one.
 """
@@ -193,7 +193,7 @@ def test_python(page, folder, alone, stand_ins):
     pytest.importorskip("headrace")
     names, printed = {}, io.StringIO()
     for block in blocks_of(page, "python"):
-        for module in ("torch", "transformers"):
+        for module in ("torch", "transformers", "jax"):
             if module in block:
                 pytest.importorskip(module)
         with contextlib.redirect_stdout(printed):
