@@ -37,6 +37,14 @@ void page_cache_empty(int fd, uint64_t size)
     skip();
 }
 
+void page_cache_drop(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && fsync(fd) == 0);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
 /* Now and then a page that was just read is gone again, perhaps by a drop that came late. */
 void page_cache_fill(int fd, uint64_t offset, uint64_t size)
 {

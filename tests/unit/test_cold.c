@@ -23,6 +23,7 @@
 #include "support/fake_storage.h"
 #include "support/faults.h"
 #include "support/gpu.h"
+#include "support/page_cache.h"
 #include "support/test_model.h"
 
 #define KIB UINT64_C(1024)
@@ -65,10 +66,7 @@ static int make_cold(const struct test_model *model)
 {
     int64_t left = 0;
     for (size_t i = 0; i < model->path_count; i++) {
-        int fd = open(model->paths[i], O_RDONLY);
-        assert_true(fd >= 0 && fsync(fd) == 0);
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        close(fd);
+        page_cache_drop(model->paths[i]);
         left += resident_bytes(model->paths[i]);
     }
     return left == 0;
