@@ -10,8 +10,9 @@ replicated   whole on every rank: read once in all, and gathered
 The ruler (bench/ruler.h) runs on all GPUs at once and takes turns with the cases, in every other round in reverse. Each
 of its processes sends all bytes, so its rate is the sum of them; the rate of a case is the checkpoint's bytes, each
 counted once, by the time of the slowest rank. Times begin at a barrier. "device_above_bytes" is what a rank's load had
-on the device at most, above what PyTorch takes there for such tensors alone, in one more load that is watched; what NCCL
-took when it was made is "communicator_bytes". Exit status 77: there are not so many devices. With --device cpu there is no ruler.
+on the device at most, above what PyTorch takes there for such tensors alone, in one more load that is watched; what
+NCCL took when it was made is "communicator_bytes". Exit status 77: there are not so many devices. With --device cpu there
+is no ruler.
 """
 
 import argparse

@@ -30,7 +30,7 @@ int core_nccl_init(struct core_nccl *self, void *communicator, void *stream, uin
                    struct core_nccl_flags *flags);
 /*
  * As hr_group has them; the scatters of all roots are one launch, by the last. The device must be current on the thread.
- * Not 0: alarm, or self->result says why.
+ * Not 0: alarm, or self->result says why; after an alarm the launch may never have been ended, so the thread calls no more.
  */
 int core_nccl_all_gather(struct core_nccl *self, const void *send, void *receive, uint64_t bytes);
 int core_nccl_scatter(struct core_nccl *self, const void *send, void *receive, uint64_t bytes, uint32_t root);

@@ -14,10 +14,15 @@ static int is_kind(const struct hr_load *load, size_t chunk_index, uint8_t kind)
     return load->heat && load->heat->kinds[chunk_index] == kind;
 }
 
+static int is_early(const struct hr_load *load, size_t chunk_index)
+{
+    return hr_gate_is_early(load, &load->plan.chunks[chunk_index]);
+}
+
 /* Puts off a chunk whose reading would give the drive more to do, while it is busy. The lock is held. */
 static int put_off(struct hr_load *load, size_t chunk_index)
 {
-    if (!is_kind(load, chunk_index, CHUNK_EDGE) || !load->heat->cold_busy)
+    if (!is_kind(load, chunk_index, CHUNK_EDGE) || !load->heat->cold_busy || is_early(load, chunk_index))
         return 0;
     hr_queue_push(&load->heat->edges, chunk_index);
     return 1;
@@ -35,6 +40,10 @@ static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_
             size_t chunk_index = first + (*chunk_next)++;
             if (load->chunk_taken[chunk_index] || (!items && put_off(load, chunk_index)))
                 continue;
+            if (!items && load->heat && load->heat->edges.count && is_early(load, chunk_index)) {
+                (*chunk_next)--; /* its turn comes behind what was put off */
+                return SIZE_MAX;
+            }
             load->chunk_taken[chunk_index] = CHUNK_TAKEN;
             return chunk_index;
         }
@@ -75,7 +84,7 @@ static size_t kind_chunk(struct hr_load *load, uint8_t kind)
     for (; *next < load->plan.chunk_count; (*next)++) {
         if (load->chunk_taken[*next] || load->heat->kinds[*next] != kind)
             continue;
-        if (load->groups[load->plan.chunks[*next].group_index].status != GROUP_ADMITTED)
+        if (load->groups[load->plan.chunks[*next].group_index].status != GROUP_ADMITTED || is_early(load, *next))
             return SIZE_MAX;
         load->chunk_taken[*next] = CHUNK_TAKEN;
         return (*next)++;
@@ -122,11 +131,11 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
     ret_held->chunk = NULL;
     pthread_mutex_lock(&load->lock);
     for (;;) {
-        if (load->stopping || (!load->held && reader_index >= load->reader_limit))
+        if (load->stopping || (!load->unmet && reader_index >= load->reader_limit))
             break;
         if (hr_gate_pass(load, ret_held))
             break;
-        if (!load->held)
+        if (!load->unmet)
             chunk_index = next_chunk(load, reader_index);
         if (chunk_index != SIZE_MAX || !block)
             break;

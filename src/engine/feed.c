@@ -96,10 +96,10 @@ static uint64_t chunk_bytes(const struct hr_load *load)
  * What goes through pinned memory is read before its slot is free, so that slots are held for the link and the collective
  * alone, and not while the page cache is copied.
  */
-static size_t chunks_ahead(const struct hr_load *load)
+static size_t chunks_ahead(const struct hr_load *main, const struct hr_load *load)
 {
-    const struct hr_loader *loader = load->loader;
-    uint32_t index = load->plan.items[0].device_index;
+    const struct hr_loader *loader = main->loader;
+    uint32_t index = main->plan.items[0].device_index;
     if (!loader->devices[index].lane_count || load->route == HR_ROUTE_GDS)
         return 0;
     return hr_staging_early_max(loader->staging);
@@ -117,7 +117,7 @@ static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const 
         code = hr_load_prepare(main->loader, feed->checkpoint, parts->items, parts->count, &options, &as_feed,
                                &feed->load, err);
     if (code == 0)
-        code = hr_gate_make(feed->load, chunks_ahead(main), err);
+        code = hr_gate_make(feed->load, chunks_ahead(main, feed->load), err);
     if (code < 0)
         return code;
     feed->load->start_ns = main->start_ns;
@@ -168,28 +168,8 @@ void hr_feed_limit(struct hr_feed *feed, uint32_t reader_count)
 {
     pthread_mutex_lock(&feed->load->lock);
     feed->load->reader_limit = reader_count;
+    pthread_cond_broadcast(&feed->load->work); /* those who are too many end */
     pthread_mutex_unlock(&feed->load->lock);
-}
-
-void hr_feed_open(struct hr_feed *feed, size_t end)
-{
-    struct hr_load *load = feed->load;
-    size_t window_count = feed->main->plan.spread->window_count;
-    size_t first = feed->firsts[end < window_count ? end : window_count];
-    hr_gate_open(load, first < load->plan.item_count ? load->plan.items[first].group_index : load->plan.group_count);
-    hr_load_admit_window(load); /* a failure is the feed's, and comes out of waiting for it */
-}
-
-int hr_feed_is_ready(struct hr_feed *feed, size_t window_index)
-{
-    struct hr_load *load = feed->load;
-    int is_ready = 1;
-    pthread_mutex_lock(&load->lock);
-    for (size_t i = feed->firsts[window_index]; i < feed->firsts[window_index + 1]; i++)
-        is_ready &= load->items[i].status == ITEM_READY;
-    is_ready |= load->error.code != 0;
-    pthread_mutex_unlock(&load->lock);
-    return is_ready;
 }
 
 /* A range of the file may hold bytes of several tensors: which one it is, the offset says. */
@@ -209,6 +189,48 @@ static void name_tensor(const struct hr_feed *feed, struct hr_error *err)
         hr_error_in_tensor(err, item->tensor->name, item->tensor->name_size);
         return;
     }
+}
+
+/* Of the windows from `end` on. */
+static size_t first_group(const struct hr_feed *feed, size_t end)
+{
+    const struct hr_plan *plan = &feed->load->plan;
+    size_t window_count = feed->main->plan.spread->window_count;
+    size_t first = feed->firsts[end < window_count ? end : window_count];
+    return first < plan->item_count ? plan->items[first].group_index : plan->group_count;
+}
+
+void hr_feed_open(struct hr_feed *feed, size_t end)
+{
+    hr_gate_open(feed->load, first_group(feed, end));
+}
+
+void hr_feed_clear(struct hr_feed *feed, size_t end)
+{
+    hr_gate_clear(feed->load, first_group(feed, end));
+    hr_load_admit_window(feed->load); /* a failure is the feed's, and comes out of waiting for it */
+}
+
+int hr_feed_check(struct hr_feed *feed, struct hr_error *err)
+{
+    pthread_mutex_lock(&feed->load->lock);
+    int code = hr_load_error(feed->load, err);
+    pthread_mutex_unlock(&feed->load->lock);
+    if (code < 0)
+        name_tensor(feed, err);
+    return code;
+}
+
+int hr_feed_is_ready(struct hr_feed *feed, size_t window_index)
+{
+    struct hr_load *load = feed->load;
+    int is_ready = 1;
+    pthread_mutex_lock(&load->lock);
+    for (size_t i = feed->firsts[window_index]; i < feed->firsts[window_index + 1]; i++)
+        is_ready &= load->items[i].status == ITEM_READY;
+    is_ready |= load->error.code != 0;
+    pthread_mutex_unlock(&load->lock);
+    return is_ready;
 }
 
 int hr_feed_wait(struct hr_feed *feed, size_t window_index, struct hr_error *err)

@@ -22,13 +22,17 @@ void hr_feed_free(struct hr_feed *feed);
 /* Stops reading; who waits gets HR_ECANCELLED. Any thread. */
 void hr_feed_stop(struct hr_feed *feed);
 
-/* So many of its readers read, the others sleep. Before anything is open. */
+/* So many of its readers read, the others end. Before anything is open. */
 void hr_feed_limit(struct hr_feed *feed, uint32_t reader_count);
 /*
- * The slots of windows before `end` are free, for GPUs behind what their lanes hold, or will be taken in their turn: their
- * parts may go there. One thread.
+ * The slots of windows before `end` are free, or will be taken in their turn: their parts may go there, for GPUs behind
+ * what the slot's lane waits for. One thread.
  */
 void hr_feed_open(struct hr_feed *feed, size_t end);
+/* The lanes of those slots wait for nothing more. One thread. */
+void hr_feed_clear(struct hr_feed *feed, size_t end);
+/* What ended the reading, also after all parts were read; or 0. Errors name the tensor of the load. */
+int hr_feed_check(struct hr_feed *feed, struct hr_error *err);
 /* Whether this rank's part of a window has been read, for GPUs: is in its slot's lane, or will never be. */
 int hr_feed_is_ready(struct hr_feed *feed, size_t window_index);
 /* Waits for it. Errors name the tensor of the load. One thread. */

@@ -1,5 +1,5 @@
 /*
- * gate.c: one number of the load and a list of chunks, under its lock.
+ * gate.c: two numbers of the load and a list of chunks, under its lock.
  */
 #include "engine/gate.h"
 
@@ -12,7 +12,7 @@ int hr_gate_make(struct hr_load *load, size_t chunk_count, struct hr_error *err)
     load->held_chunks = hr_alloc_array(chunk_count, sizeof load->held_chunks[0]);
     if (!load->held_chunks)
         return hr_fail_memory(err, chunk_count * sizeof load->held_chunks[0], "chunks that are read ahead");
-    load->gate = 0;
+    load->gate = load->gate_clear = 0;
     load->gate_ahead = chunk_count;
     return 0;
 }
@@ -21,7 +21,7 @@ void hr_gate_release(struct hr_load *load)
 {
     for (size_t i = 0; i < load->held_count; i++)
         hr_staging_give(load->held_chunks[i].ring, load->held_chunks[i].staging);
-    hr_free(load->held_chunks);
+    load->held_count = 0;
 }
 
 int hr_gate_is_shut(const struct hr_load *load, const struct hr_plan_chunk *chunk)
@@ -29,12 +29,17 @@ int hr_gate_is_shut(const struct hr_load *load, const struct hr_plan_chunk *chun
     return chunk->group_index >= load->gate;
 }
 
+int hr_gate_is_early(const struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    return chunk->group_index >= load->gate_clear;
+}
+
 int hr_gate_has_room(const struct hr_load *load, size_t group_index)
 {
     const struct hr_plan_group *groups = load->plan.groups, *group = &groups[group_index];
-    if (group_index < load->gate)
+    if (group_index < load->gate_clear)
         return 1;
-    return group->chunk_first + group->chunk_count <= groups[load->gate].chunk_first + load->gate_ahead;
+    return group->chunk_first + group->chunk_count <= groups[load->gate_clear].chunk_first + load->gate_ahead;
 }
 
 /* How many that are held may go on. The lock is held. */
@@ -50,10 +55,15 @@ void hr_gate_open(struct hr_load *load, size_t end)
 {
     pthread_mutex_lock(&load->lock);
     load->gate = end;
-    if (load->gate_waiter_count)
-        pthread_cond_broadcast(&load->work);
-    else
-        hr_load_wake_readers(load, open_count(load));
+    hr_load_wake_readers(load, open_count(load));
+    pthread_mutex_unlock(&load->lock);
+}
+
+void hr_gate_clear(struct hr_load *load, size_t end)
+{
+    pthread_mutex_lock(&load->lock);
+    load->gate_clear = end;
+    hr_load_wake_readers(load, 0);
     pthread_mutex_unlock(&load->lock);
 }
 
@@ -84,7 +94,7 @@ void hr_gate_wait(struct hr_load *load, const struct hr_plan_chunk *chunk, uint3
     uint64_t from = hr_sys->clock_ns();
     pthread_mutex_lock(&load->lock);
     load->gate_waiter_count++;
-    while (hr_gate_is_shut(load, chunk) && !load->stopping && !open_count(load))
+    while (hr_gate_is_early(load, chunk) && !load->stopping && !open_count(load))
         pthread_cond_wait(&load->work, &load->lock);
     load->gate_waiter_count--;
     pthread_mutex_unlock(&load->lock);

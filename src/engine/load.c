@@ -60,7 +60,7 @@ static void wake_others(struct hr_load *load)
 
 void hr_load_wake_readers(struct hr_load *load, size_t count)
 {
-    if (count >= load->thread_count)
+    if (load->gate_waiter_count || count >= load->thread_count)
         pthread_cond_broadcast(&load->work);
     else
         for (size_t i = 0; i < count; i++)
@@ -204,7 +204,7 @@ static void release_hold(struct hr_load *load, const struct hr_group_meeting *me
         hr_spreader_go(load->spreader, meeting->magic, limit);
     pthread_mutex_lock(&load->lock);
     load->reader_limit = limit;
-    load->held = 0;
+    load->unmet = 0;
     pthread_cond_broadcast(&load->work);
     pthread_mutex_unlock(&load->lock);
 }
@@ -277,7 +277,7 @@ static void free_tables(struct hr_load *load)
         hr_block_unref(load->items[i].block);
     for (size_t i = 0; load->file_maps && i < load->checkpoint->file_count; i++)
         hr_block_unref(load->file_maps[i]);
-    hr_gate_release(load);
+    hr_free(load->held_chunks);
     hr_heat_free(load->heat);
     hr_free(load->streams);
     hr_free(load->items);
@@ -308,6 +308,7 @@ void hr_load_free(struct hr_load *load)
     /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
     if (load->fork_generation == hr_fork_generation()) {
         stop_threads(load);
+        hr_gate_release(load);
         hr_spreader_free(load->spreader);
         pthread_cond_destroy(&load->done);
         pthread_cond_destroy(&load->work);

@@ -136,14 +136,15 @@ struct hr_load {
     size_t urgent_chunk;         /* how far the first of them was given out */
     struct device_queue *queued; /* one for each device of the loader */
     struct index_queue ready;    /* items, in the order of readiness */
-    _Atomic size_t gate;         /* gate.h: set under the lock */
-    size_t gate_ahead;           /* chunks behind the gate that may be read; constant after the start */
+    /* gate.h: groups whose places are free, and those of them whose lanes wait for nothing; set under the lock */
+    _Atomic size_t gate, gate_clear;
+    size_t gate_ahead; /* chunks that may be early; constant after the start */
     struct held_chunk *held_chunks;
     size_t held_count, gate_waiter_count;
     size_t needed_group;   /* that the spreader waits for, or SIZE_MAX: who sleeps makes it */
     uint32_t device_turn;  /* whose chunk comes next */
     uint32_t reader_limit; /* readers from this index on end; constant once bytes may be read */
-    int held;              /* the ranks have not met: nothing may be read */
+    int unmet;             /* the ranks have not met: nothing may be read */
     size_t group_next;     /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
     uint64_t progress_next_ns; /* when the callback is due, whoever waits then */
@@ -195,7 +196,7 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err);
 int hr_load_error(const struct hr_load *load, struct hr_error *err);
 /* Marks an item ready; the lock is held. The caller broadcasts `done`. */
 void hr_load_item_ready(struct hr_load *load, size_t item_index);
-/* Wakes `count` of the readers that sleep, or as many as there are. The lock is held. */
+/* Wakes `count` of the readers that sleep, or all where some wait for a chunk of their own. The lock is held. */
 void hr_load_wake_readers(struct hr_load *load, size_t count);
 /* chunks.c: the pieces are in their places. The lock is not held. */
 void hr_load_pieces_landed(struct hr_load *load, const struct hr_plan_piece *pieces, size_t piece_count);

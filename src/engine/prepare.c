@@ -209,9 +209,9 @@ int hr_load_prepare(struct hr_loader *loader, const struct hr_checkpoint *checkp
     load->checkpoint = checkpoint;
     load->options = known;
     load->group = group;
-    load->has_group = load->held = has_group;
+    load->has_group = load->unmet = has_group;
     load->is_feed = feed != NULL;
-    load->gate = SIZE_MAX;
+    load->gate = load->gate_clear = SIZE_MAX;
     load->needed_group = SIZE_MAX;
     load->reader_limit = UINT32_MAX;
     load->fork_generation = hr_fork_generation();

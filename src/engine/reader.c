@@ -7,8 +7,8 @@
  * slots meanwhile.
  *
  * A reader waits for one thing at a time, in this order: reads, its own oldest copy, then others (a file descriptor, a
- * staging slot, the budget, a chunk). So who waits for others holds nothing that they could wait for. What is held at the
- * gate (gate.h) has only a staging slot, and of those some are for others.
+ * staging slot, the gate, the budget, a chunk). So who waits for others holds nothing that they could wait for. What is
+ * early (gate.h), and may have to wait for other ranks, has only a staging slot, and of those some are for others.
  *
  * A reader allocates nothing once it runs, but for staging slots, of which the ring decides, the fences of its slots, its
  * ring for cold reads, when the first one comes, and memory to convert in for a GPU that cannot.
@@ -119,7 +119,7 @@ static int find_buffer(struct hr_reader *reader, const struct hr_plan_chunk *chu
     if (!ring)
         return 0;
     size_t grow_count = ring == reader->load->loader->staging ? HR_STAGING_DEPTH : 1;
-    int is_early = hr_gate_is_shut(reader->load, chunk);
+    int is_early = hr_gate_is_early(reader->load, chunk);
     int code = hr_staging_take(ring, grow_count, is_early, &slot->staging, &grown, err);
     if (grown)
         hr_trace_span(reader->load, HR_TRACE_STAGING, reader->index, from, SIZE_MAX, 0, grown);
@@ -288,6 +288,8 @@ static void wait_for_others(struct hr_reader *reader)
     uint64_t from = hr_sys->clock_ns();
     if (reader->waits_at_gate) {
         hr_gate_wait(reader->load, reader->waiting, reader->index);
+        if (reader->load->stopping)
+            reader->waiting = NULL; /* it has nothing that would have to be given back */
         return;
     }
     if (!reader->waits_for) {

@@ -284,8 +284,10 @@ int hr_reader_finish_copy(struct hr_reader *reader, int block)
     reader->copy_first = slot->copy_next;
     hr_trace_span(load, HR_TRACE_COPY, reader->index, slot->begin_ns, chunk->file_index, chunk->file_begin,
                   chunk->bytes);
-    if (code < 0)
+    if (code < 0) {
         fail_chunk(reader, slot, &error);
+        hr_fence_wait(fence, NULL); /* what failed may be the call alone, and the copy still want the slot */
+    }
     finish_chunk(reader, slot, code >= 0 && !load->stopping);
     return 1;
 }

@@ -183,7 +183,7 @@ static int scatter(struct hr_spreader *s, const struct flight *flight)
     uint64_t bytes = flight->window.segment_bytes + HR_SPREAD_STATUS_BYTES;
     int failed = 0;
     for (uint32_t root = 0; root < group->world && !failed; root++) {
-        const char *send = root == group->rank ? flight->receive + group->world * bytes : NULL;
+        const char *send = root == group->rank ? flight->send : NULL;
         s->load->collective_count++;
         failed = group->scatter(group->context, send, flight->receive + root * bytes, bytes, root);
     }
@@ -198,8 +198,9 @@ static int all_gather(struct hr_spreader *s, const struct flight *flight)
 }
 
 /*
- * What the collective sends is complete: this rank's part, and what it has to say. A status that cannot be written stays
- * that of another window, which the other ranks recognise; for an all-gather the slot with such a one is sent.
+ * What the collective sends is complete: this rank's part, or what is packed of it, and what the rank has to say. Where
+ * that cannot be had, memory is sent that has no status of this rank for this window, which the other ranks recognise:
+ * the next slot, or what earlier windows have brought.
  */
 static void prepare_sending(struct hr_spreader *s, struct flight *flight)
 {
@@ -207,9 +208,10 @@ static void prepare_sending(struct hr_spreader *s, struct flight *flight)
     size_t index = flight->window.index;
     int code = 0;
     flight->is_wanted = own_cause(s, &cause) == 0;
-    flight->send = flight->is_wanted || !s->spread->spare_slots ? spreader_slot(s, index) : spreader_spare(s);
+    flight->part = flight->is_wanted || !s->spread->spare_slots ? spreader_slot(s, index) : spreader_spare(s);
+    flight->send = flight->window.segment_bytes ? hr_spreader_packed(s, flight) : flight->part;
     if (!flight->is_wanted)
-        code = put_status(s, index, flight->send, &cause, &error);
+        code = put_status(s, index, flight->part, &cause, &error);
     if (code == 0 && flight->window.segment_bytes)
         code = hr_spreader_pack(s, flight, &error);
     if (code == 0 && s->lane)
@@ -218,7 +220,7 @@ static void prepare_sending(struct hr_spreader *s, struct flight *flight)
         return;
     hr_load_fail(s->load, &error);
     flight->is_wanted = 0;
-    flight->send = spreader_slot(s, index + 1);
+    flight->send = flight->window.segment_bytes ? flight->receive : spreader_slot(s, index + 1);
 }
 
 /* What the collective brings goes into place behind it, and the statuses to the host; the fence stands for all of it. */
@@ -271,7 +273,10 @@ static void pass_on_slot(struct hr_spreader *s, size_t window_index)
 static void wait_for_part(struct hr_spreader *s, size_t window_index)
 {
     struct hr_error error;
-    if (hr_feed_wait(s->feed, window_index, &error) < 0 && !is_stopping(s))
+    int code = hr_feed_wait(s->feed, window_index, &error);
+    if (code == 0)
+        code = hr_feed_check(s->feed, &error);
+    if (code < 0 && !is_stopping(s))
         hr_load_fail(s->load, &error);
 }
 
@@ -366,6 +371,7 @@ static int finish(struct hr_spreader *s, size_t window_index)
         hr_spreader_landed(s, flight);
     if (!s->lane)
         open_windows(s, window_index + 1 + s->spread->slot_count);
+    hr_feed_clear(s->feed, window_index + 1 + s->spread->slot_count);
     return 1;
 }
 
@@ -373,6 +379,7 @@ static void run(struct hr_spreader *s)
 {
     size_t issued = 0, finished = 0, end = s->spread->window_count, depth = s->spread->depth;
     open_windows(s, s->spread->slot_count);
+    hr_feed_clear(s->feed, s->spread->slot_count);
     while (finished < end && !s->is_broken) {
         int may_issue = issued < end && issued - finished < depth && (issued == finished || can_issue(s, issued));
         if (may_issue && issue(s, issued)) {
@@ -392,9 +399,9 @@ static int wait_for_ranks(struct hr_spreader *s)
 {
     struct hr_load *load = s->load;
     pthread_mutex_lock(&load->lock);
-    while (load->held && !load->stopping)
+    while (load->unmet && !load->stopping)
         pthread_cond_wait(&load->work, &load->lock);
-    int have_met = !load->held;
+    int have_met = !load->unmet;
     pthread_mutex_unlock(&load->lock);
     return have_met;
 }

@@ -63,12 +63,17 @@ static uint64_t file_place(const struct hr_spread_item *item, uint64_t begin)
     return item->source - (item->begin - begin);
 }
 
+char *hr_spreader_packed(const struct hr_spreader *s, const struct flight *flight)
+{
+    return flight->receive + s->spread->world * share_bytes(flight);
+}
+
 static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank, size_t first, struct hr_sender *sender,
                     struct hr_error *err)
 {
     const struct hr_spread *spread = s->spread;
     struct hr_range part = hr_spread_part(&flight->window, spread->rank);
-    char *segment = flight->receive + (spread->world + rank) * share_bytes(flight), *target = segment;
+    char *segment = hr_spreader_packed(s, flight) + rank * share_bytes(flight), *target = segment;
     int code = 0;
     for (size_t i = first; code == 0 && i < spread->item_count && spread->items[i].begin < part.stop; i++) {
         const struct hr_spread_item *item = &spread->items[i];
@@ -76,11 +81,11 @@ static int pack_for(struct hr_spreader *s, struct flight *flight, uint32_t rank,
         struct hr_plan_piece piece;
         hr_spread_geometry(item, rank, s->scratch, &geometry);
         if (hr_spread_piece(item, &geometry, part.start, part.stop, &piece))
-            code = pack_piece(sender, &geometry, &piece, flight->send, file_place(item, part.start), &target, err);
+            code = pack_piece(sender, &geometry, &piece, flight->part, file_place(item, part.start), &target, err);
     }
     if (code < 0)
         return code;
-    struct hr_move status = range_move(segment + flight->window.segment_bytes, flight->send + flight->window.part_bytes,
+    struct hr_move status = range_move(segment + flight->window.segment_bytes, flight->part + flight->window.part_bytes,
                                        HR_SPREAD_STATUS_BYTES);
     return hr_send_move(sender, &status, NULL, err);
 }

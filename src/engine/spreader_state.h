@@ -22,7 +22,8 @@
 /* A window between the call of its collective and its end. */
 struct flight {
     struct hr_spread_window window;
-    char *send;                         /* this rank's part, and behind it what the rank has to say */
+    char *part;                         /* this rank's, and behind it what the rank has to say */
+    char *send;                         /* that, or what is packed of it */
     char *receive;                      /* what comes; behind it what is packed for a scatter */
     char *gathered;                     /* the statuses of all ranks, together: GPUs */
     struct hr_group_status *statuses;   /* the same in pinned memory: GPUs */
@@ -66,6 +67,8 @@ struct hr_spreader {
 
 /* ----------------------------------------------------------------------- spreader_moves.c */
 
+/* Where what is packed for all ranks goes. */
+char *hr_spreader_packed(const struct hr_spreader *s, const struct flight *flight);
 /* Packs this rank's part of a window for each rank, their statuses behind. In the slot's lane; or at once. */
 int hr_spreader_pack(struct hr_spreader *s, struct flight *flight, struct hr_error *err);
 /* Brings what a window has brought into place, and the statuses to where the host reads them. In the lane; or at once. */

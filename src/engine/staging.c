@@ -32,7 +32,8 @@ struct hr_staging {
     pthread_cond_t given;
     struct staging_piece *pieces;
     struct hr_staging_slot *free_slots;
-    size_t slot_count; /* that exist or are being made */
+    size_t slot_count; /* that exist or are being made, */
+    size_t to_come;    /*   of these: that are being made */
     size_t slot_max;   /* slot_limit, or what there was when memory ran short */
     size_t early_count;
     uint64_t bytes;
@@ -185,9 +186,11 @@ static int grow(struct hr_staging *staging, size_t slot_count, uint64_t *ret_gro
     struct staging_piece *piece = NULL;
     char detail[sizeof staging->detail] = "";
     int retry = staging->kind == HR_STAGING_REGISTERED; /* else it has been tried */
+    staging->to_come += slot_count;
     pthread_mutex_unlock(&staging->lock);
     int code = piece_make(staging, slot_count, retry, &piece, detail, err);
     pthread_mutex_lock(&staging->lock);
+    staging->to_come -= slot_count;
     if (code == 0) {
         piece_add(staging, piece, detail);
         staging->slot_count -= slot_count - piece->slot_count;
@@ -236,7 +239,7 @@ static size_t early_max(size_t slot_count)
 /* A free slot, if the taker may have it. The lock is held. */
 static struct hr_staging_slot *pop_allowed(struct hr_staging *staging, int is_early)
 {
-    if (is_early && staging->early_count >= early_max(staging->slot_count))
+    if (is_early && staging->early_count >= early_max(staging->slot_count - staging->to_come))
         return NULL;
     struct hr_staging_slot *slot = pop_free(staging);
     if (slot)
@@ -313,7 +316,7 @@ uint64_t hr_staging_trim(struct hr_staging *staging)
     for (struct staging_piece **at = &staging->pieces; *at;) {
         struct staging_piece *piece = *at;
         if (piece->free_count < piece->slot_count ||
-            early_max(staging->slot_count - piece->slot_count) < staging->early_count) {
+            early_max(staging->slot_count - staging->to_come - piece->slot_count) < staging->early_count) {
             at = &piece->next;
             continue;
         }

@@ -111,7 +111,7 @@ static uint64_t part_wanted(const struct hr_spread *spread, uint64_t group_bytes
 {
     if (spread->depth == 1)
         return group_bytes / WINDOW_FRACTION / spread->world;
-    return group_bytes * 8 / (SLOT_COUNT_REMOTE * 8 + (uint64_t)spread->depth * spread->world * 9);
+    return group_bytes / (SLOT_COUNT_REMOTE * 8 + (uint64_t)spread->depth * spread->world * 9) * 8;
 }
 
 static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct hr_error *err)

@@ -47,7 +47,7 @@ static int name_files_here(struct hr_writer *writer, const char *path, struct hr
     size_t before = folder ? hr_folder_bytes(folder, path) : 0, size = strlen(path);
     char *whole = folder ? hr_alloc(before + size + 1) : NULL;
     int code = whole ? 0 : hr_fail_memory(err, size + 1, "a file's name");
-    if (!code) {
+    if (whole) {
         memcpy(whole, folder, before);
         memcpy(whole + before, path, size);
         writer->folder_bytes = before;
