@@ -58,7 +58,7 @@ static int denied_fail(const char *path, struct hr_error *err)
     int result;
     if (is_closed) {
         for (cut_last(folder); *folder && hr_sys->stat(folder, &stat) == -EACCES; cut_last(folder))
-            strcpy(next, folder);
+            memcpy(next, folder, strlen(folder) + 1);
         result = closed_fail(folder, next, err);
     } else {
         result = hr_fail_sys(err, HR_EIO_ERROR, EACCES, "it may not be read; check its permissions");
