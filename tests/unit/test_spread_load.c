@@ -419,36 +419,54 @@ static void test_gpu_lost(void **state)
     small_works(gpu_names());
 }
 
-/* The n-th call of the driver fails, the library's or the transport's: no rank hangs, and the next load works. */
-static void test_gpu_faults(void **state)
+#define SLOW_CALLS 30u
+
+/*
+ * The n-th call of the driver fails, the library's or the transport's: no rank hangs. Returns whether there was one;
+ * *error_count grows by the ranks that failed, and *ret_call_count is that of the load's calls.
+ */
+static int gpu_fault(const char *settings, unsigned long n, unsigned long *error_count, unsigned long *ret_call_count)
 {
     static struct scene_of_ranks scene;
-    (void)state;
-    const struct scene_fake *fake = scene_need_fake("devices=2,delay_us=5");
-    unsigned long errors = 0;
-    for (unsigned long n = 1;; n += 1 + n / 15) {
-        scene_need_fake("devices=2,delay_us=5");
-        small_begin(&scene, 2, gpu_names());
-        fake->fail_nth(n, 1);
-        thread_group_run(&scene.group);
-        int fired = fake->fired() != 0;
-        fake->fail_nth(0, 0);
-        for (uint32_t r = 0; r < 2; r++) {
-            const struct job *job = &scene.jobs[r];
-            errors += job->code != 0;
-            if (job->code && job->code != HR_EGROUP_ERROR && job->code != HR_EDEVICE_ERROR)
-                fail_msg("call %lu: rank %u: %s: %s", n, r, hr_error_kind(job->code), job->err.message);
-            if (strstr(job->err.message, "in vain"))
-                fail_msg("call %lu: rank %u: %s", n, r, job->err.message);
-        }
-        if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
-            check_all(&scene);
-        small_end(&scene, gpu_names());
-        if (!fired)
-            break;
+    const struct scene_fake *fake = scene_need_fake(settings);
+    small_begin(&scene, 2, gpu_names());
+    unsigned long before = fake->calls();
+    fake->fail_nth(n, 1);
+    thread_group_run(&scene.group);
+    int fired = fake->fired() != 0;
+    fake->fail_nth(0, 0);
+    *ret_call_count = fake->calls() - before;
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct job *job = &scene.jobs[r];
+        *error_count += job->code != 0;
+        if (job->code && job->code != HR_EGROUP_ERROR && job->code != HR_EDEVICE_ERROR)
+            fail_msg("call %lu: rank %u: %s: %s", n, r, hr_error_kind(job->code), job->err.message);
+        if (strstr(job->err.message, "in vain"))
+            fail_msg("call %lu: rank %u: %s", n, r, job->err.message);
     }
-    assert_true(errors > 20);
-    scene_need_fake("devices=2,delay_us=5");
+    if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
+        check_all(&scene);
+    small_end(&scene, gpu_names());
+    return fired;
+}
+
+/* From the first call to the last; then those in the middle of a load whose copies take longer. The next load works. */
+static void test_gpu_faults(void **state)
+{
+    static const char quick[] = "devices=2,delay_us=5", slow[] = "devices=2,delay_us=200";
+    unsigned long error_count = 0, call_count = 0, middle;
+    (void)state;
+    for (unsigned long n = 1; gpu_fault(quick, n, &error_count, &call_count);)
+        n += 1 + n / 15;
+    assert_true(error_count > 20);
+    gpu_fault(slow, 0, &error_count, &call_count);
+    middle = call_count / 2;
+    assert_true(middle > SLOW_CALLS);
+    error_count = 0;
+    for (unsigned long n = middle - SLOW_CALLS / 2; n < middle + SLOW_CALLS / 2; n++)
+        gpu_fault(slow, n, &error_count, &call_count);
+    assert_true(error_count > SLOW_CALLS / 2);
+    scene_need_fake(quick);
     small_works(gpu_names());
 }
 
