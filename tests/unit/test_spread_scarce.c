@@ -99,7 +99,7 @@ static void check_whole(void)
 /* What hangs for good is ended by the alarm. */
 static void run(void)
 {
-    alarm(60);
+    alarm(20);
     thread_group_run(&scene.group);
     alarm(0);
 }
@@ -186,6 +186,7 @@ static struct {
     struct hr_sys sys;
     const struct test_model *model;
     int is_direct;
+    const char *mounts; /* a file */
 } machine;
 
 static int machine_stat(const char *path, struct stat *ret_stat)
@@ -197,18 +198,11 @@ static int machine_stat(const char *path, struct stat *ret_stat)
 
 static int machine_open(const char *path, int flags)
 {
-    char mount[100];
-    struct stat file;
     if (machine.is_direct && strcmp(path, "/dev/nvidia-fs0") == 0)
-        return hr_sys_real.open("/dev/null", flags);
-    if (!machine.is_direct || strcmp(path, "/proc/self/mountinfo") != 0)
-        return hr_sys_real.open(path, flags);
-    if (stat(machine.model->paths[0], &file))
-        return -errno;
-    snprintf(mount, sizeof mount, "42 22 %u:%u / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw\n", major(file.st_dev),
-             minor(file.st_dev));
-    test_raw_write(test_path("mountinfo"), mount, strlen(mount));
-    return hr_sys_real.open(test_path("mountinfo"), flags);
+        path = "/dev/null";
+    if (machine.is_direct && strcmp(path, "/proc/self/mountinfo") == 0)
+        path = machine.mounts;
+    return hr_sys_real.open(path, flags);
 }
 
 static int machine_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *ret_page_count)
@@ -228,6 +222,13 @@ static int machine_cachestat(int fd, uint64_t offset, uint64_t size, uint64_t *r
 
 static void machine_begin(const struct test_model *model, int is_direct)
 {
+    char mount[100];
+    struct stat file;
+    assert_int_equal(stat(model->paths[0], &file), 0);
+    snprintf(mount, sizeof mount, "42 22 %u:%u / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw\n", major(file.st_dev),
+             minor(file.st_dev));
+    machine.mounts = test_path("mountinfo");
+    test_raw_write(machine.mounts, mount, strlen(mount));
     machine.model = model;
     machine.is_direct = is_direct;
     machine.sys = hr_sys_real;
@@ -399,8 +400,7 @@ static void test_lost(void **state)
 
 static struct {
     int (*all_gather)(void *context, const void *send, void *receive, uint64_t bytes); /* of the transport */
-    int is_held;                                                                       /* rank 0's thread alone */
-    atomic_int may_end;
+    atomic_int is_held, may_end;
     int code; /* of the plain load */
     struct hr_error err;
 } behind;
