@@ -19,43 +19,9 @@
 #include "support/gpu.h"
 #include "support/gpu_scene.h"
 #include "support/page_cache.h"
-#include "support/test_model.h"
-#include "support/thread_group.h"
-
-#define KIB UINT64_C(1024)
-
-enum wait_by { BY_ALL, BY_NEXT, BY_BACKWARDS, BY_CANCEL, BY_FREE };
-
-/* One rank's load: what it is asked for, and what became of it. */
-struct job {
-    const struct test_model *model;
-    struct hr_checkpoint *checkpoint; /* the rank's own: as in a process of its own */
-    struct hr_loader *loader;
-    struct hr_load_options options;
-    struct hr_item *items;
-    struct hr_range (*ranges)[8]; /* of this rank, spelled out */
-    enum wait_by by;
-    size_t stop_after; /* BY_CANCEL, BY_FREE: so many items */
-    int declines;
-    struct hr_load *load;
-    struct hr_stats stats;
-    int code;
-    struct hr_error err;
-};
+#include "support/spread_scene.h"
 
 static struct test_model mixed, small, twin; /* the last two are of the same content */
-
-static void write_small(struct test_model *model, const char *name)
-{
-    static char names[12][16];
-    struct test_tensor tensors[12];
-    for (size_t i = 0; i < 12; i++) {
-        snprintf(names[i], sizeof names[i], "t%02zu", i);
-        tensors[i] = (struct test_tensor){
-            .name = names[i], .dtype = HR_DTYPE_F32, .rank = 2, .shape = {60 + i, 50}, .seed = i + 1};
-    }
-    model_write(model, name, tensors, 12, 6, 3);
-}
 
 static int setup(void **state)
 {
@@ -71,162 +37,6 @@ static int teardown(void **state)
     model_close(&mixed);
     model_close(&small);
     return 0;
-}
-
-/* -------------------------------------------------------------------------------------------- ranks */
-
-static int wait_for(struct job *job)
-{
-    size_t count = job->model->count, index;
-    int code = 0;
-    if (job->by == BY_ALL)
-        return hr_load_wait_all(job->load, &job->err);
-    for (size_t i = 0; code == 0 && i < count; i++) {
-        if (job->by >= BY_CANCEL && i == job->stop_after) {
-            if (job->by == BY_FREE)
-                return 0;
-            hr_load_cancel(job->load);
-        }
-        code = job->by == BY_BACKWARDS ? hr_load_wait(job->load, count - 1 - i, &job->err)
-                                       : hr_load_next(job->load, &index, &job->err);
-    }
-    return code;
-}
-
-static void rank_main(struct thread_rank *rank)
-{
-    struct job *job = rank->context;
-    struct hr_group group = thread_group_of(rank);
-    job->options.size = sizeof job->options;
-    job->options.group = &group;
-    if (job->declines) {
-        hr_group_decline(&group, &(struct hr_error){.code = HR_ESHARD_MISSING, .message = "no shard"}, &job->err);
-        job->code = HR_ESHARD_MISSING;
-        return;
-    }
-    job->code = hr_load_start(job->loader, job->checkpoint, job->items, job->model->count, &job->options, &job->load,
-                              &job->err);
-    if (job->code == 0)
-        job->code = wait_for(job);
-    if (job->load) {
-        job->stats.size = sizeof job->stats;
-        hr_load_stats(job->load, &job->stats);
-    }
-    if (job->load && (job->code || job->by == BY_FREE)) {
-        hr_load_free(job->load);
-        job->load = NULL;
-    }
-}
-
-/* Of every third tensor all, of the others a block of some dimension, by turns. */
-static void make_items(struct job *job, uint32_t rank, uint32_t world)
-{
-    job->items = model_items(job->model);
-    job->ranges = calloc(job->model->count, sizeof *job->ranges);
-    for (size_t i = 0; i < job->model->count; i++) {
-        const struct test_tensor *tensor = &job->model->tensors[i];
-        struct hr_item *item = &job->items[i];
-        for (uint32_t d = 0; d < tensor->rank; d++)
-            job->ranges[i][d] = (struct hr_range){0, tensor->shape[d], 1};
-        uint32_t dim = tensor->rank ? (uint32_t)(i / 3) % tensor->rank : 0;
-        if (i % 3 == 0 || tensor->rank == 0 || (hr_dtype_bits(tensor->dtype) < 8 && dim == tensor->rank - 1))
-            continue;
-        item->shard_dim = dim;
-        item->shard_rank = rank;
-        item->shard_world = world;
-        hr_shard_range(tensor->shape[dim], rank, world, &job->ranges[i][dim]);
-    }
-}
-
-struct scene_of_ranks {
-    struct thread_group group;
-    struct job jobs[THREAD_GROUP_MAX];
-};
-
-static void ranks_begin(struct scene_of_ranks *scene, const struct test_model *model, uint32_t world,
-                        const char *const *devices, struct hr_loader_options loader_options)
-{
-    struct hr_error err = {0};
-    thread_group_begin(&scene->group, world, devices);
-    memset(scene->jobs, 0, sizeof scene->jobs);
-    for (uint32_t r = 0; r < world; r++) {
-        struct job *job = &scene->jobs[r];
-        loader_options.size = sizeof loader_options;
-        loader_options.devices = devices ? &devices[r] : NULL;
-        loader_options.device_count = devices != NULL;
-        job->model = model;
-        assert_ok(hr_checkpoint_open(model->paths, model->path_count, NULL, &job->checkpoint, &err), err);
-        job->loader = loader_make(&loader_options);
-        make_items(job, r, world);
-        scene->group.ranks[r].main = rank_main;
-        scene->group.ranks[r].context = job;
-    }
-}
-
-static void ranks_end(struct scene_of_ranks *scene)
-{
-    for (uint32_t r = 0; r < scene->group.world; r++) {
-        struct job *job = &scene->jobs[r];
-        hr_load_free(job->load);
-        hr_loader_free(job->loader);
-        hr_checkpoint_close(job->checkpoint);
-        free(job->items);
-        free(job->ranges);
-    }
-    thread_group_end(&scene->group);
-}
-
-static void check_rank(struct scene_of_ranks *scene, uint32_t rank)
-{
-    struct job *job = &scene->jobs[rank];
-    for (size_t i = 0; i < job->model->count; i++) {
-        struct hr_view view = {.size = sizeof view};
-        struct hr_error err = {0};
-        assert_ok(hr_load_view(job->load, i, &view, &err), err);
-        unsigned char *bytes = malloc(view.bytes + 1);
-        assert_ok(hr_load_read(job->load, i, 0, view.bytes, bytes, &err), err);
-        view.data = bytes;
-        check_view(&job->model->tensors[i], job->ranges[i], &view);
-        free(bytes);
-    }
-}
-
-static uint64_t file_bytes(const struct hr_checkpoint *checkpoint)
-{
-    uint64_t bytes = 0;
-    for (size_t f = 0; f < hr_checkpoint_file_count(checkpoint); f++)
-        bytes += hr_checkpoint_file(checkpoint, f)->size;
-    return bytes;
-}
-
-static uint64_t tensor_bytes(const struct hr_checkpoint *checkpoint)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < hr_checkpoint_count(checkpoint); i++)
-        bytes += hr_checkpoint_at(checkpoint, i)->size;
-    return bytes;
-}
-
-/* All ranks have all of it, and together they have read each byte, and none twice. */
-static void check_all(struct scene_of_ranks *scene)
-{
-    uint64_t read = 0, least = tensor_bytes(scene->jobs[0].checkpoint), most = file_bytes(scene->jobs[0].checkpoint);
-    int is_direct = 0;
-    for (uint32_t r = 0; r < scene->group.world; r++) {
-        struct job *job = &scene->jobs[r];
-        assert_ok(job->code, job->err);
-        check_rank(scene, r);
-        read += job->stats.bytes_read;
-        is_direct |= job->stats.bytes_direct != 0; /* in whole pages, some of them twice */
-        assert_int_equal(job->stats.bytes_ready, job->stats.bytes_needed);
-        if (scene->group.world > 1) {
-            assert_true(job->stats.bytes_spread > 0 && job->stats.bytes_spread < job->stats.bytes_needed);
-            assert_true(job->stats.collective_count > 0 && job->stats.bytes_received >= job->stats.bytes_spread);
-        }
-    }
-    if (read < least || (read > most && !is_direct))
-        fail_msg("%llu bytes were read of %llu to %llu", (unsigned long long)read, (unsigned long long)least,
-                 (unsigned long long)most);
 }
 
 static void run_well(uint32_t world, const char *const *devices, struct hr_loader_options loader_options,
@@ -609,36 +419,54 @@ static void test_gpu_lost(void **state)
     small_works(gpu_names());
 }
 
-/* The n-th call of the driver fails, the library's or the transport's: no rank hangs, and the next load works. */
-static void test_gpu_faults(void **state)
+#define SLOW_CALLS 30u
+
+/*
+ * The n-th call of the driver fails, the library's or the transport's: no rank hangs. Returns whether there was one;
+ * *error_count grows by the ranks that failed, and *ret_call_count is that of the load's calls.
+ */
+static int gpu_fault(const char *settings, unsigned long n, unsigned long *error_count, unsigned long *ret_call_count)
 {
     static struct scene_of_ranks scene;
-    (void)state;
-    const struct scene_fake *fake = scene_need_fake("devices=2,delay_us=5");
-    unsigned long errors = 0;
-    for (unsigned long n = 1;; n += 1 + n / 15) {
-        scene_need_fake("devices=2,delay_us=5");
-        small_begin(&scene, 2, gpu_names());
-        fake->fail_nth(n, 1);
-        thread_group_run(&scene.group);
-        int fired = fake->fired() != 0;
-        fake->fail_nth(0, 0);
-        for (uint32_t r = 0; r < 2; r++) {
-            const struct job *job = &scene.jobs[r];
-            errors += job->code != 0;
-            if (job->code && job->code != HR_EGROUP_ERROR && job->code != HR_EDEVICE_ERROR)
-                fail_msg("call %lu: rank %u: %s: %s", n, r, hr_error_kind(job->code), job->err.message);
-            if (strstr(job->err.message, "in vain"))
-                fail_msg("call %lu: rank %u: %s", n, r, job->err.message);
-        }
-        if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
-            check_all(&scene);
-        small_end(&scene, gpu_names());
-        if (!fired)
-            break;
+    const struct scene_fake *fake = scene_need_fake(settings);
+    small_begin(&scene, 2, gpu_names());
+    unsigned long before = fake->calls();
+    fake->fail_nth(n, 1);
+    thread_group_run(&scene.group);
+    int fired = fake->fired() != 0;
+    fake->fail_nth(0, 0);
+    *ret_call_count = fake->calls() - before;
+    for (uint32_t r = 0; r < 2; r++) {
+        const struct job *job = &scene.jobs[r];
+        *error_count += job->code != 0;
+        if (job->code && job->code != HR_EGROUP_ERROR && job->code != HR_EDEVICE_ERROR)
+            fail_msg("call %lu: rank %u: %s: %s", n, r, hr_error_kind(job->code), job->err.message);
+        if (strstr(job->err.message, "in vain"))
+            fail_msg("call %lu: rank %u: %s", n, r, job->err.message);
     }
-    assert_true(errors > 20);
-    scene_need_fake("devices=2,delay_us=5");
+    if (scene.jobs[0].code == 0 && scene.jobs[1].code == 0)
+        check_all(&scene);
+    small_end(&scene, gpu_names());
+    return fired;
+}
+
+/* From the first call to the last; then those in the middle of a load whose copies take longer. The next load works. */
+static void test_gpu_faults(void **state)
+{
+    static const char quick[] = "devices=2,delay_us=5", slow[] = "devices=2,delay_us=200";
+    unsigned long error_count = 0, call_count = 0, middle;
+    (void)state;
+    for (unsigned long n = 1; gpu_fault(quick, n, &error_count, &call_count);)
+        n += 1 + n / 15;
+    assert_true(error_count > 20);
+    gpu_fault(slow, 0, &error_count, &call_count);
+    middle = call_count / 2;
+    assert_true(middle > SLOW_CALLS);
+    error_count = 0;
+    for (unsigned long n = middle - SLOW_CALLS / 2; n < middle + SLOW_CALLS / 2; n++)
+        gpu_fault(slow, n, &error_count, &call_count);
+    assert_true(error_count > SLOW_CALLS / 2);
+    scene_need_fake(quick);
     small_works(gpu_names());
 }
 

@@ -1,5 +1,6 @@
 /*
- * test_staging.c: who waits for a slot of the ring is never left behind, and a shortage of memory passes.
+ * test_staging.c: who waits for a slot of the ring is never left behind, a shortage of memory passes, and who takes
+ * slots early leaves one to others.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,9 +9,11 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/sys.h"
 #include "device/device.h"
 #include "engine/staging.h"
 #include "support/faults.h"
@@ -82,11 +85,59 @@ static void test_shortage_passes(void **state)
     faults_remove();
 }
 
+#define GIVEN_COUNT 7
+
+/* A ring of which others give all slots back, and take early what they may, while it fails to grow. */
+static struct {
+    struct hr_sys sys;
+    struct hr_staging *staging;
+    struct hr_staging_slot *given[GIVEN_COUNT], *early[GIVEN_COUNT];
+    size_t early_count;
+} greedy;
+
+static void *alloc_too_late(size_t bytes)
+{
+    uint64_t grown = 0;
+    (void)bytes;
+    greedy.sys.alloc = hr_sys_real.alloc;
+    for (int i = 0; i < GIVEN_COUNT; i++)
+        hr_staging_give(greedy.staging, greedy.given[i]);
+    while (greedy.early_count < GIVEN_COUNT &&
+           hr_staging_take(greedy.staging, 1, 1, &greedy.early[greedy.early_count], &grown, NULL) == 0)
+        greedy.early_count++;
+    return NULL;
+}
+
+/* Slots that are being made, and never will be, do not count for those that early takers must leave. */
+static void test_early_slots_while_growing(void **state)
+{
+    struct hr_device *device = NULL;
+    struct hr_staging_slot *slot = NULL;
+    uint64_t grown = 0;
+    (void)state;
+    memset(&greedy, 0, sizeof greedy);
+    greedy.sys = hr_sys_real;
+    hr_sys = &greedy.sys;
+    assert_int_equal(hr_device_open("cpu", &device, NULL), 0);
+    assert_int_equal(hr_staging_new(device, 4096, 64 << 20, -1, &greedy.staging, NULL), 0);
+    for (int i = 0; i < GIVEN_COUNT; i++)
+        assert_int_equal(hr_staging_take(greedy.staging, 1, 0, &greedy.given[i], &grown, NULL), 0);
+    greedy.sys.alloc = alloc_too_late;
+    assert_int_equal(hr_staging_take(greedy.staging, 4, 0, &slot, &grown, NULL), 0);
+    assert_int_equal(greedy.early_count, GIVEN_COUNT - 1);
+    hr_staging_give(greedy.staging, slot);
+    while (greedy.early_count > 0)
+        hr_staging_give(greedy.staging, greedy.early[--greedy.early_count]);
+    hr_staging_free(greedy.staging);
+    hr_sys = &hr_sys_real;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waiters_that_take_nothing),
         cmocka_unit_test(test_shortage_passes),
+        cmocka_unit_test(test_early_slots_while_growing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
