@@ -11,8 +11,8 @@ The ruler (bench/ruler.h) runs on all GPUs at once and takes turns with the case
 of its processes sends all bytes, so its rate is the sum of them; the rate of a case is the checkpoint's bytes, each
 counted once, by the time of the slowest rank. Times begin at a barrier. "device_above_bytes" is what a rank's load had
 on the device at most, above what PyTorch takes there for such tensors alone, in one more load that is watched; what
-NCCL took when it was made is "communicator_bytes". Exit status 77: there are not so many devices. With --device cpu there
-is no ruler.
+NCCL took when it was made is "communicator_bytes". Exit status 77: there are not so many devices. With --device cpu
+there is no ruler.
 """
 
 import argparse
