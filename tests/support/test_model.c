@@ -265,3 +265,15 @@ int uring_usable(void)
     }
     return usable;
 }
+
+struct hr_stats load_whole_model(struct hr_loader *loader, const struct test_model *model)
+{
+    struct hr_stats stats = {.size = sizeof stats};
+    struct hr_error err = {0};
+    struct hr_load *load = load_model(loader, model, NULL);
+    assert_ok(hr_load_wait_all(load, &err), err);
+    check_all_items(load, model);
+    assert_int_equal(hr_load_stats(load, &stats), 0);
+    hr_load_free(load);
+    return stats;
+}

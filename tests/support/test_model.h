@@ -51,6 +51,8 @@ struct hr_load *load_make(struct hr_loader *loader, const struct hr_checkpoint *
 /* All items of the model. */
 struct hr_load *load_model(struct hr_loader *loader, const struct test_model *model,
                            const struct hr_load_options *options);
+/* Loads all of it and checks every item. */
+struct hr_stats load_whole_model(struct hr_loader *loader, const struct test_model *model);
 #define assert_ok(code, err) assert_ok_at(code, &(err), #code, __FILE__, __LINE__)
 void assert_ok_at(int code, const struct hr_error *err, const char *what, const char *file, int line);
 /* The kind of error, in words that a failed test can show. */

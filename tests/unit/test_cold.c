@@ -37,18 +37,6 @@ static struct hr_loader *any_loader(struct hr_loader_options options, int gpu)
     return loader_make(&options);
 }
 
-static struct hr_stats load_all(struct hr_loader *loader, const struct test_model *model)
-{
-    struct hr_stats stats = {.size = sizeof stats};
-    struct hr_error err = {0};
-    struct hr_load *load = load_model(loader, model, NULL);
-    assert_ok(hr_load_wait_all(load, &err), err);
-    check_all_items(load, model);
-    assert_int_equal(hr_load_stats(load, &stats), 0);
-    hr_load_free(load);
-    return stats;
-}
-
 /* ---------------------------------------------------------------------------------- the real system */
 
 static int64_t resident_bytes(const char *path)
@@ -106,7 +94,7 @@ static void test_page_cache_stays(void **state)
             hr_loader_free(loader);
             continue;
         }
-        struct hr_stats stats = load_all(loader, &model);
+        struct hr_stats stats = load_whole_model(loader, &model);
         check_page_cache(&model, &stats);
         print_message("%s: %llu of %llu bytes with O_DIRECT\n", gpu ? "gpu" : "host",
                       (unsigned long long)stats.bytes_direct, (unsigned long long)stats.bytes_read);
@@ -122,14 +110,14 @@ static void test_keep_cache(void **state)
     model_equal(&model, "kept", 6, 1000001, 3);
     struct hr_loader *loader = any_loader((struct hr_loader_options){.thread_count = 2, .keep_cache = 1}, 0);
     make_cold(&model);
-    struct hr_stats stats = load_all(loader, &model);
+    struct hr_stats stats = load_whole_model(loader, &model);
     assert_int_equal(stats.bytes_direct, 0);
     assert_true(!*stats.storage || strncmp(stats.storage, "buffered by ", 12) == 0);
     assert_true(!*stats.storage || strstr(stats.storage, "keep_cache"));
     for (size_t i = 0; i < model.path_count; i++)
         assert_true(resident_bytes(model.paths[i]) > 2900000);
     make_hot(&model);
-    stats = load_all(loader, &model);
+    stats = load_whole_model(loader, &model);
     assert_string_equal(stats.storage, "");
     hr_loader_free(loader);
     model_close(&model);
@@ -196,7 +184,7 @@ static void test_played(void **state)
                 fake_storage_install(&storage);
                 struct hr_loader *loader =
                     any_loader((struct hr_loader_options){.thread_count = threads, .chunk_bytes = 256 * KIB}, gpu);
-                struct hr_stats stats = load_all(loader, &mixed);
+                struct hr_stats stats = load_whole_model(loader, &mixed);
                 hr_loader_free(loader);
                 check_storage_text(&storage, mixed.paths[0], stats.storage);
                 fake_storage_remove();
@@ -318,7 +306,7 @@ static void test_direct_refused_late(void **state)
             fake_storage_install(&storage);
             struct hr_loader *loader =
                 any_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 256 * KIB}, gpu);
-            struct hr_stats stats = load_all(loader, &model);
+            struct hr_stats stats = load_whole_model(loader, &model);
             hr_loader_free(loader);
             fake_storage_remove();
             if (stats.bytes_direct)
@@ -353,7 +341,7 @@ static void test_direct_after_a_shortage(void **state)
     hr_sys = &table;
     struct hr_loader *loader =
         any_loader((struct hr_loader_options){.thread_count = 1, .chunk_bytes = 256 * KIB, .route = HR_ROUTE_AUTO}, 0);
-    struct hr_stats stats = load_all(loader, &model);
+    struct hr_stats stats = load_whole_model(loader, &model);
     hr_loader_free(loader);
     hr_sys = below_scarce;
     fake_storage_remove();

@@ -280,18 +280,6 @@ static struct hr_loader *any_loader(uint64_t chunk_bytes, int gpu)
     return loader_make(&options);
 }
 
-static struct hr_stats load_all(struct hr_loader *loader, const struct test_model *model)
-{
-    struct hr_stats stats = {.size = sizeof stats};
-    struct hr_error err = {0};
-    struct hr_load *load = load_model(loader, model, NULL);
-    assert_ok(hr_load_wait_all(load, &err), err);
-    check_all_items(load, model);
-    assert_int_equal(hr_load_stats(load, &stats), 0);
-    hr_load_free(load);
-    return stats;
-}
-
 /* Whether what is not cached goes by O_DIRECT through buffers here: in host memory nothing agrees with 4096. */
 static int is_direct(const char *path)
 {
@@ -323,7 +311,7 @@ static void test_loads(void **state)
             faults_install();
             faults_fail(FAULT_REGISTER, n, errors[n % 4]);
             struct hr_loader *loader = any_loader(128 * KIB, gpu);
-            struct hr_stats stats = load_all(loader, &model);
+            struct hr_stats stats = load_whole_model(loader, &model);
             unsigned long fired = faults_fired();
             hr_loader_free(loader);
             faults_remove();
@@ -368,7 +356,7 @@ static void test_limit_of_locked_memory(void **state)
     assert_int_equal(seteuid(NOBODY), 0);
     fake_storage_install(&cold);
     struct hr_loader *loader = any_loader(256 * KIB, 0);
-    struct hr_stats stats = load_all(loader, &model);
+    struct hr_stats stats = load_whole_model(loader, &model);
     hr_loader_free(loader);
     fake_storage_remove();
     assert_ok(hr_storage_describe(model.paths[0], text, sizeof text, &err), err);
@@ -390,7 +378,7 @@ static void *load_beside(void *argument)
 {
     struct beside *beside = argument;
     for (unsigned i = 0; i < beside->turns; i++)
-        load_all(beside->loader, beside->model);
+        load_whole_model(beside->loader, beside->model);
     beside->running--;
     return NULL;
 }
@@ -418,7 +406,7 @@ static void test_side_by_side(void **state)
             pthread_join(threads[0], NULL);
             pthread_join(threads[1], NULL);
             hr_loader_trim(loader);
-            load_all(loader, &models[0]);
+            load_whole_model(loader, &models[0]);
             hr_loader_free(loader);
         }
     fake_storage_remove();
