@@ -30,7 +30,7 @@ SIMULATED_LOADS = 300
 NOBODY = 65534
 LOCKED_BYTES = 8 << 20
 # Tests of the command that move no bytes, or whose way of moving them others take too.
-ALIKE = ["test_bench*", *(f"test_command_{name}.py" for name in ("cast", "ls", "plan", "probe", "shard", "usage"))]
+ALIKE = ["cast", "gpu", "ls", "plan", "probe", "shard", "trace", "usage"]
 SHARDS = 100
 COLD_BYTES = 32 << 20  # much more than the kernel reads ahead when the header is read
 
@@ -76,7 +76,7 @@ class Place:
         for name in {"headrace", "no_io_uring", "test_simulator", *PROGRAMS, *GPU_PROGRAMS}:
             shutil.copy(build / name, self.build)
         shutil.copytree(build / "fake_cuda", self.build / "fake_cuda")
-        shutil.copytree("tests/cli", folder / "tests/cli", ignore=shutil.ignore_patterns("__pycache__", *ALIKE))
+        shutil.copytree("tests/cli", folder / "tests/cli", ignore=shutil.ignore_patterns("__pycache__", "test_bench*"))
         shutil.copytree("docs/man", folder / "docs/man")
         for name in ["pytest", "pluggy", "iniconfig", "packaging", "pygments"]:
             copy_package(name, folder / "packages")
@@ -128,8 +128,9 @@ class Environment:
         self.run(self.place.build / "test_simulator", 1, SIMULATED_LOADS)
         if self.has_gpu:  # tests of the command set it up themselves
             return
-        self.run("/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
-                 self.place.folder / "tests/cli")
+        folder = self.place.folder / "tests/cli"
+        self.run("/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", folder,
+                 *(f"--ignore={folder}/test_command_{name}.py" for name in ALIKE))
 
 
 def expect_reason(report: dict, uring_usable: bool) -> bool:
