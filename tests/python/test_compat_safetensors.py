@@ -389,6 +389,8 @@ def test_rocm_is_named(small, monkeypatch, caplog, other_opener):
 
 @pytest.mark.parametrize("framework, device", [("tf", "cpu"), ("paddle", "cpu"), ("pt", "mps"), ("pt", "npu:1")])
 def test_other_frameworks_and_devices(small, other_opener, framework, device):
+    if framework == "pt":
+        pytest.importorskip("torch")
     opener, asked = other_opener
     assert isinstance(ours.safe_open(small, framework, device=device), opener)
     assert isinstance(ours.safe_open(small, framework, device, backend="pread"), opener)

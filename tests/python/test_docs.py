@@ -31,6 +31,8 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (conftest.ROOT / "
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"sh", "c", "python", "text"}
 MARK = "@@@ command"
+# What a block names, and what must be installed for it.
+NEEDS = {"torch": "torch", "transformers": "transformers", "jax": "jax", "fastsafetensors": "torch"}
 MAKE = '#!/bin/sh\nexec /usr/bin/make --dry-run -C "$ROOT" "$@" >/dev/null\n'
 PIP = '#!/bin/sh\ntest "$*" = "install ." && test -f "$ROOT/pyproject.toml"\n'
 
@@ -193,8 +195,8 @@ def test_python(page, folder, alone, stand_ins):
     pytest.importorskip("headrace")
     names, printed = {}, io.StringIO()
     for block in blocks_of(page, "python"):
-        for module in ("torch", "transformers", "jax"):
-            if module in block:
+        for word, module in NEEDS.items():
+            if word in block:
                 pytest.importorskip(module)
         with contextlib.redirect_stdout(printed):
             exec(compile(block, f"{page}:\n{block}", "exec"), names)
