@@ -36,14 +36,12 @@ static size_t queue_chunk(struct hr_load *load, struct index_queue *queue, size_
         int items = queue == &load->urgent;
         size_t first = items ? load->plan.items[index].chunk_first : load->plan.groups[index].chunk_first;
         size_t count = items ? load->plan.items[index].chunk_count : load->plan.groups[index].chunk_count;
-        while (*chunk_next < count) {
-            size_t chunk_index = first + (*chunk_next)++;
+        for (; *chunk_next < count; (*chunk_next)++) {
+            size_t chunk_index = first + *chunk_next;
             if (load->chunk_taken[chunk_index] || (!items && put_off(load, chunk_index)))
                 continue;
-            if (!items && load->heat && load->heat->edges.count && is_early(load, chunk_index)) {
-                (*chunk_next)--; /* its turn comes behind what was put off */
-                return SIZE_MAX;
-            }
+            if (!items && load->heat && load->heat->edges.count && is_early(load, chunk_index))
+                return SIZE_MAX; /* its turn comes behind what was put off */
             load->chunk_taken[chunk_index] = CHUNK_TAKEN;
             return chunk_index;
         }

@@ -416,7 +416,7 @@ static void *spreader_main(void *argument)
     return NULL;
 }
 
-/* The load's lock, under which it is no longer held, orders this. */
+/* The load's lock, under which its ranks have met, orders this. */
 void hr_spreader_go(struct hr_spreader *s, uint64_t magic, uint32_t reader_limit)
 {
     s->magic = magic;

@@ -22,7 +22,7 @@ struct hr_spreader;
  * For a load that spreads something. On failure nothing is left.
  */
 int hr_spreader_new(struct hr_load *load, struct hr_spreader **ret_spreader, struct hr_error *err);
-/* The ranks have met, and `magic` is this load's; so many readers may read. After this the load is no longer held. */
+/* The ranks have met, and `magic` is this load's; so many readers may read. Before the load's own readers begin. */
 void hr_spreader_go(struct hr_spreader *spreader, uint64_t magic, uint32_t reader_limit);
 /* The load is stopping: wakes what waits. Any thread; the load's lock is not held. */
 void hr_spreader_stop(struct hr_spreader *spreader);

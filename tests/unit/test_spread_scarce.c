@@ -335,16 +335,24 @@ static void check_costs(void)
     }
 }
 
-/* Stopped while readers wait for room in the window, or for a slot, which nobody will make. */
-static void stop_main(struct thread_rank *rank)
+/* Starts a load that comes to a stand: nobody takes what its window has room for. */
+static int start_and_stall(struct thread_rank *rank)
 {
     struct job *job = rank->context;
     struct hr_group group = thread_group_of(rank);
     job->options.window_bytes = 1;
     start(job, &group);
-    if (job->code)
+    if (job->code == 0)
+        sleep_ns(SECOND / 5);
+    return job->code;
+}
+
+/* Stopped while readers wait for room in the window, or for a slot, which nobody will make. */
+static void stop_main(struct thread_rank *rank)
+{
+    struct job *job = rank->context;
+    if (start_and_stall(rank))
         return;
-    sleep_ns(SECOND / 5);
     hr_load_cancel(job->load);
     watch_and_free(rank);
 }
@@ -508,12 +516,8 @@ static void fork_children(struct job *job)
 static void fork_main(struct thread_rank *rank)
 {
     struct job *job = rank->context;
-    struct hr_group group = thread_group_of(rank);
-    job->options.window_bytes = 1;
-    start(job, &group);
-    if (job->code)
+    if (start_and_stall(rank))
         return;
-    sleep_ns(SECOND / 5);
     if (rank->rank == 0)
         fork_children(job);
     hr_load_cancel(job->load);
