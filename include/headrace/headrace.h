@@ -250,6 +250,18 @@ HR_API int hr_checkpoint_from_table(const char *const *paths, size_t path_count,
  */
 HR_API void hr_checkpoint_close(struct hr_checkpoint *checkpoint);
 
+/*
+ * Has the kernel read a checkpoint's first tensors ahead into the page cache, `most_bytes` in the order of files (0: a
+ * quarter of the memory that is available), while loads cannot begin yet: a program imports, builds its model, starts a
+ * GPU's driver. Files that the page cache holds are left alone. Blocks while the drive has enough to do, so call it on a
+ * thread of its own; ends early, with success, when a load of the checkpoint starts. That load copies what came from
+ * the page cache and, with route "auto" and without keep_cache, drops it there.
+ * *ret_bytes: what was asked for; may be NULL. What cannot be read ahead is left to the load, which names the error.
+ * Thread-safe; the checkpoint must stay open meanwhile.
+ */
+HR_API int hr_checkpoint_read_ahead(const struct hr_checkpoint *checkpoint, uint64_t most_bytes, uint64_t *ret_bytes,
+                                    struct hr_error *err);
+
 /* All of the following are thread-safe, do not block, and return borrowed data. `checkpoint` must not be NULL. */
 
 HR_API size_t hr_checkpoint_count(const struct hr_checkpoint *checkpoint);

@@ -107,6 +107,22 @@ static PyObject *checkpoint_find(PyObject *self, PyObject *argument)
     return PyLong_FromSsize_t(tensor == NULL ? -1 : tensor - hr_checkpoint_at(handle_of(self), 0));
 }
 
+static PyObject *checkpoint_read_ahead(PyObject *self, PyObject *argument)
+{
+    unsigned long long bytes = PyLong_AsUnsignedLongLong(argument);
+    uint64_t asked = 0;
+    struct hr_error err;
+    int rc;
+    if (PyErr_Occurred())
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS rc = hr_checkpoint_read_ahead(handle_of(self), bytes, &asked, &err);
+    Py_END_ALLOW_THREADS if (rc != 0)
+    {
+        return core_raise(PyType_GetModuleState(Py_TYPE(self)), &err);
+    }
+    return PyLong_FromUnsignedLongLong(asked);
+}
+
 static PyObject *checkpoint_match(PyObject *self, PyObject *argument)
 {
     const char *pattern = PyUnicode_AsUTF8AndSize(argument, NULL);
@@ -209,6 +225,8 @@ static PyMethodDef checkpoint_methods[] = {
      "files($self, /)\n--\n\n[(path, size, data offset, first tensor, tensor count)]."},
     {"nbytes", checkpoint_nbytes, METH_NOARGS, "nbytes($self, /)\n--\n\nBytes of all tensors."},
     {"metadata", checkpoint_metadata, METH_O, "metadata($self, file_index, /)\n--\n\nThe __metadata__ of a file."},
+    {"read_ahead", checkpoint_read_ahead, METH_O,
+     "read_ahead($self, most_bytes, /)\n--\n\nBytes that the kernel was asked to read ahead; ends when a load starts."},
     {"warnings", checkpoint_warnings, METH_NOARGS, "warnings($self, /)\n--\n\nWhat is odd but allowed."},
     {NULL, NULL, 0, NULL},
 };

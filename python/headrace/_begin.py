@@ -1,7 +1,7 @@
-"""begin(): headers and first bytes on their way while the process still imports frameworks and builds its model.
+"""begin(): headers and bytes on their way while the process still imports frameworks and builds its model.
 
-A thread opens the checkpoint, asks the kernel to read ahead and starts a GPU's driver; the next open() of the same
-source takes the table over, unless a file changed in between.
+A thread opens the checkpoint, has it read ahead and starts a GPU's driver; the next open() of the same source takes the
+table over, unless a file changed in between.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _core, _devices, _hub, _options, _places, errors
+from . import _checks, _core, _devices, _hub, _options, _places, _read_ahead, errors
 from ._checkpoint import Checkpoint, open_core
-
-READ_AHEAD_BYTES = 1 << 30
 
 Key = tuple[object, ...]
 
@@ -31,7 +29,7 @@ class Beginning:
         revision: str | None,
         strict: bool,
         allow_trailing: bool,
-        read_ahead_bytes: int,
+        read_ahead_bytes: int | None,
         devices: list[Any],
     ) -> None:
         self._devices = devices
@@ -54,7 +52,8 @@ class Beginning:
             return
         finally:
             self._opened.set()
-        read_ahead(core, self._read_ahead_bytes)
+        if self._read_ahead_bytes != 0:
+            _read_ahead.start(core, self._read_ahead_bytes or 0)
         if self._devices:
             start_devices(self._devices)
 
@@ -87,25 +86,6 @@ def identity(path: str) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def read_ahead(core: _core.Checkpoint, most_bytes: int) -> None:
-    """Asks the kernel to read the first `most_bytes` of tensors, file by file."""
-    for path, size, data_offset, *_ in core.files():
-        wanted = min(most_bytes, size - data_offset)
-        if wanted <= 0:
-            return
-        most_bytes -= wanted
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # the load will say what is wrong
-        try:
-            os.posix_fadvise(fd, data_offset, wanted, os.POSIX_FADV_WILLNEED)
-        except OSError:
-            return
-        finally:
-            os.close(fd)
-
-
 def start_devices(devices: Iterable[Any]) -> None:
     """Makes what the process's loader keeps for these devices: the driver takes a part of a second to start."""
     try:
@@ -131,16 +111,19 @@ def begin(
     revision: str | None = None,
     strict: bool = True,
     allow_trailing: bool = False,
-    read_ahead_bytes: int = READ_AHEAD_BYTES,
+    read_ahead_bytes: int | None = None,
     device: Any = None,
     device_map: Mapping[str, Any] | None = None,
 ) -> Beginning:
-    """Starts to read headers and first bytes, and returns at once; call it before `import torch`.
+    """Starts to read headers and tensors, and returns at once; call it before `import torch`.
 
-    The next open(), load(), stream() or start() of the same source takes over what was begun. Bytes come by the
-    kernel's read-ahead into the page cache, at most `read_ahead_bytes`. GPUs that `device` or `device_map`
-    name are started meanwhile. Errors come from the call that takes over.
+    The next open(), load(), stream() or start() of the same source takes over what was begun. The kernel reads the
+    first `read_ahead_bytes` into the page cache (None: a quarter of the memory that is available; 0: none), until the
+    load starts, which copies them from there and lets go of them. GPUs that `device` or `device_map` name are started
+    meanwhile. Errors come from the call that takes over.
     """
+    if read_ahead_bytes is not None:
+        read_ahead_bytes = _checks.number("read_ahead_bytes=", read_ahead_bytes, 2**64 - 1)
     _options.shared_loader()
     if not _hub.is_path(source):
         source = _hub.paths_of(source)

@@ -220,7 +220,8 @@ class Checkpoint(Mapping[str, TensorInfo]):
         request = _request.make(self._core, names, slices, dtype, into, place, device_map, shard, rank, world, ranks)
         if not request.devices:
             request.devices = (loader.device or _frameworks.default_device(framework),)
-        core = loader._core_of(request.devices)
+        is_whole = names is None and slices is None and shard is None and into is None and not device_map
+        core = loader._core_for(self._core, request.devices) if is_whole else loader._core_of(request.devices)
         if into is None:
             chosen = _frameworks.find_all(framework, request.devices)
         else:  # nothing is made

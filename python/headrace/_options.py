@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import _checks, _core, _devices, _places, errors
+from . import _checks, _core, _devices, _places, _read_ahead, errors
 
 ROUTES = ("auto", "pread", "uring", "mmap", "gds")
 
@@ -81,6 +81,12 @@ class Loader:
         if core is None:
             core = self._cores.setdefault(devices, _core.Loader(*self._reading, devices, *self._sending))
         return core
+
+    def _core_for(self, checkpoint: _core.Checkpoint, devices: _places.Devices) -> _core.Loader:
+        """The same for a load of a whole checkpoint, whose reading begins while a GPU's driver starts."""
+        if devices not in self._cores and devices != ("cpu",):
+            _read_ahead.start(checkpoint, _read_ahead.WHILE_STARTING_BYTES)
+        return self._core_of(devices)
 
     def trim(self) -> int:
         """Gives back the pinned memory that no load uses now, and returns its bytes; it grows again when needed."""

@@ -80,6 +80,18 @@
  */
 #define HR_HEAT_EDGE_BYTES (8u << 20)
 #define HR_HEAT_EDGE_PART 6u
+/*
+ * Reading ahead asks whether so much is cached, announces it, and asks for it in steps of at most that, and where nobody
+ * tells what a call took, of what all kernels take. Of so much behind a file's header some may be cached.
+ */
+#define HR_READ_AHEAD_BYTES (4u << 20)
+#define HR_READ_AHEAD_STEP_MIN (128u << 10)
+#define HR_READ_AHEAD_SKIP_BYTES (16u << 20)
+/*
+ * Bytes of it in flight: what is on its way when a load starts is before the load's own reads. With all that a queue
+ * takes, 1 GB on ours, a load that started half a second later was slower than without.
+ */
+#define HR_READ_AHEAD_FLIGHT_BYTES (64u << 20)
 /* Moves that a slot's table holds: as many as a chunk of whole tensors has pieces. */
 #define HR_STAGING_MOVES_MAX HR_CHUNK_RUNS_MAX
 /* Streams of a device at most, unless told otherwise: with 1, 2, 4 and 12 of them a load took the same time (H200). */

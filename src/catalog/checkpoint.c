@@ -1,6 +1,6 @@
 /*
  * checkpoint.c: the public face of a checkpoint: open, close, and what can be asked of it. After open nothing is
- * ever written, so any number of threads may ask.
+ * ever written but what ahead.h keeps, so any number of threads may ask.
  */
 #include "catalog/checkpoint.h"
 
@@ -113,6 +113,7 @@ void hr_checkpoint_close(struct hr_checkpoint *checkpoint)
     hr_free(checkpoint->tensors);
     hr_free(checkpoint->files);
     hr_free(checkpoint->identities);
+    hr_free(checkpoint->ahead);
     hr_free(checkpoint->open_paths);
     hr_free(checkpoint);
 }

@@ -1,5 +1,6 @@
 /*
- * checkpoint.h: a checkpoint as the engine sees it. Immutable once hr_checkpoint_open() has returned it.
+ * checkpoint.h: a checkpoint as the engine sees it. Immutable once hr_checkpoint_open() has returned it, but
+ * for what is read ahead of its files.
  *
  * The catalog turns paths into files, reads their headers, hands the bytes to format/, and joins the results
  * into one table. It knows nothing of requests and plans.
@@ -11,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
+
+#include "catalog/ahead.h"
 
 /* What says that a file is still the one that was opened. */
 struct hr_identity {
@@ -26,6 +29,7 @@ struct hr_checkpoint {
     struct hr_identity *identities; /* one per file */
     const char **open_paths;        /* where each is opened again, whatever folder is the current one by then */
     size_t file_count;
+    struct hr_ahead *ahead;     /* all that changes after the open */
     struct hr_catalog *catalog; /* what holds the names, the shapes, the metadata and the name table */
 };
 

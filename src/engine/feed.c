@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/sys.h"
 #include "engine/gate.h"
+#include "engine/heat.h"
 
 /* All readers should have something to read and to send at once: so chunks are a fraction of the slots. */
 #define CHUNKS_IN_SLOTS 10
@@ -120,6 +121,7 @@ static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const 
         code = hr_gate_make(feed->load, chunks_ahead(main, feed->load), err);
     if (code < 0)
         return code;
+    hr_heat_share_ahead(feed->load, main);
     feed->load->start_ns = main->start_ns;
     feed->load->feed_slots = *slots;
     feed->load->feed_slot_bytes = main->plan.spread->slot_bytes;

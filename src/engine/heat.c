@@ -199,10 +199,47 @@ static struct hr_chunk_reading cold(const struct hr_load *load, const struct hr_
     return (struct hr_chunk_reading){mode, 1, mode == HR_READ_DIRECT ? found->storage.memory_alignment : 0};
 }
 
+void hr_heat_take_ahead(struct hr_load *load)
+{
+    struct hr_ahead *ahead = load->checkpoint->ahead;
+    uint64_t begin, end, bytes = 0;
+    size_t size = strlen(load->route_reason);
+    hr_ahead_end(ahead);
+    for (size_t i = 0; i < load->checkpoint->file_count; i++) {
+        hr_ahead_take(ahead, i, &begin, &end);
+        if (load->heat) {
+            load->heat->files[i].ahead_begin = begin;
+            load->heat->files[i].ahead_end = end;
+        }
+        bytes += end - begin;
+    }
+    if (bytes && load->heat)
+        snprintf(load->route_reason + size, sizeof load->route_reason - size, "; %llu MiB were read ahead",
+                 (unsigned long long)(bytes >> 20));
+}
+
+void hr_heat_share_ahead(struct hr_load *load, const struct hr_load *main)
+{
+    if (!load->heat || !main->heat)
+        return;
+    for (size_t i = 0; i < load->checkpoint->file_count; i++) {
+        load->heat->files[i].ahead_begin = main->heat->files[i].ahead_begin;
+        load->heat->files[i].ahead_end = main->heat->files[i].ahead_end;
+    }
+}
+
+/* Some of it came, or comes, by reading ahead: it is copied from the page cache, and does not stay there. */
+static int is_ahead(const struct hr_load *load, const struct hr_plan_chunk *chunk, const struct heat_of_file *found)
+{
+    return chunk->file_begin < found->ahead_end && chunk->file_end > found->ahead_begin && !load->loader->keep_cache;
+}
+
 /* The lock is held; the file was looked at. */
 static struct hr_chunk_reading reading_of(struct hr_load *load, const struct hr_plan_chunk *chunk)
 {
     struct heat_of_file *found = &load->heat->files[chunk->file_index];
+    if (is_ahead(load, chunk, found))
+        return (struct hr_chunk_reading){HR_READ_DROP, 0, 0};
     if (found->heat == HEAT_HOT ||
         (found->heat == HEAT_MIXED && load->heat->kinds[chunk - load->plan.chunks] != CHUNK_COLD))
         return hot;

@@ -27,16 +27,22 @@ struct hr_heat {
     size_t cold_busy;              /* cold chunks that are taken and not done; under the load's lock, as is `edges`: */
     struct index_queue edges;      /*   chunks at edges that came in their turn meanwhile */
     struct heat_of_file {
-        uint8_t heat;              /* enum file_heat */
-        uint8_t has_cold;          /* a chunk of it was not cached */
-        int error;                 /* -errno when it cannot be told */
-        uint64_t asked, resident;  /* bytes of the places that were asked about, and of these in the page cache */
-        struct hr_storage storage; /* unless it is hot */
+        uint8_t heat;                    /* enum file_heat */
+        uint8_t has_cold;                /* a chunk of it was not cached */
+        int error;                       /* -errno when it cannot be told */
+        uint64_t asked, resident;        /* bytes of the places that were asked about, and of these in the page cache */
+        struct hr_storage storage;       /* unless it is hot */
+        uint64_t ahead_begin, ahead_end; /* read ahead for this load */
     } files[];
 };
 
 int hr_heat_new(size_t file_count, size_t chunk_count, struct hr_heat **ret_heat, struct hr_error *err);
 void hr_heat_free(struct hr_heat *heat); /* NULL is allowed */
+
+/* What was read ahead of the load's checkpoint is the load's from now on; nobody reads ahead of it any more. Once. */
+void hr_heat_take_ahead(struct hr_load *load);
+/* The same of a load that reads for another one, which has taken it. */
+void hr_heat_share_ahead(struct hr_load *load, const struct hr_load *main);
 
 /* Looks at a file, unless that was done; `fd` as below. */
 struct heat_of_file hr_heat_of_file(struct hr_load *load, size_t file_index, int fd);

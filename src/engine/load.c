@@ -250,6 +250,7 @@ int hr_load_start(struct hr_loader *loader, const struct hr_checkpoint *checkpoi
         decline(options, &cause);
         return code;
     }
+    hr_heat_take_ahead(load);
     code = load->has_group ? start_with_group(load, err) : start_alone(load, err);
     if (code < 0) {
         hr_load_free(load);

@@ -8,18 +8,22 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
 
 import fake_gpu
 import numpy
+import page_cache
 import pytest
 import reference
 from fake_gpu import live, on_fake_gpu, read_back, wait_until
 
 import headrace
-from headrace import _frameworks, errors
+from headrace import _core, _frameworks, errors
 
 SHAPES = {"small": [4, 8], "empty": [0, 4], "scalar": [], "wide": [96, 2048]}
 
@@ -369,6 +373,27 @@ def test_begin_starts_the_driver(path):
     wait_until(lambda: live().retain_count > 0)
     assert bytes_on(headrace.load(path, "F32.small", device="cuda:1")["F32.small"], 1) == tensors()["F32.small"][2]
     headrace.begin(path, device="cuda:9").checkpoint()  # no error before the load
+
+
+@on_fake_gpu()
+def test_what_is_loaded_whole_is_read_ahead_while_the_driver_starts(path):
+    data = bytes(range(256)) * (64 << 10)
+    make = _core.Loader
+
+    def slow(*arguments):
+        time.sleep(0.3)
+        return make(*arguments)
+
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        cold = reference.write_by_hand(Path(folder) / "cold.safetensors",
+                                       {"a": ("U8", [16 << 20], data), "b": ("U8", [16 << 20], data)})
+        for names in (None, "a"):
+            loader = headrace.Loader()
+            if not page_cache.empty(cold):
+                return
+            with mock.patch.object(_core, "Loader", slow), headrace.open(cold) as checkpoint:
+                assert bytes_on(checkpoint.load(names, device="cuda", loader=loader)["a"], 0) == data
+                assert ("read ahead" in checkpoint.last_stats.route_reason) == (names is None)
 
 
 # --------------------------------------------------------------------------------------------------------- failures

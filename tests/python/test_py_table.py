@@ -3,10 +3,13 @@
 import os
 import pickle
 import threading
+import time
 
 import numpy
+import page_cache
 import pytest
 import reference
+from fake_gpu import wait_until
 
 import headrace
 
@@ -175,6 +178,46 @@ def test_errors_of_begin_come_when_it_is_taken_over(tmp_path):
         beginning.checkpoint()
     with pytest.raises(FileNotFoundError):
         headrace.open(tmp_path / "none.safetensors")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    path = tmp_path_factory.mktemp("ahead") / "large.safetensors"
+    tensors = {f"t{i}": ("U8", [4 << 20], bytes([i]) * (4 << 20)) for i in range(12)}
+    return reference.write_by_hand(path, tensors), {name: data for name, (_, _, data) in tensors.items()}
+
+
+def need_cold(path):
+    if not page_cache.empty(path):
+        pytest.skip("the page cache cannot be emptied here")
+
+
+def test_begin_reads_ahead_and_the_load_leaves_the_page_cache_as_it_was(large):
+    path, tensors = large
+    need_cold(path)
+    headrace.begin(path)
+    wait_until(lambda: page_cache.resident(path) >= 47 << 20)
+    with headrace.open(path) as checkpoint:
+        loaded = checkpoint.load()
+        assert "MiB were read ahead" in checkpoint.last_stats.route_reason
+        assert all(bytes(loaded[name]) == data for name, data in tensors.items())
+        assert page_cache.resident(path) <= 9 << 20  # what the kernel reads ahead by itself is up to 8 MiB
+        checkpoint.load()
+        assert "read ahead" not in checkpoint.last_stats.route_reason
+
+
+def test_begin_reads_as_much_as_it_is_told(large):
+    path, _ = large
+    for wanted in (0, 8 << 20):
+        need_cold(path)
+        headrace.begin(path, read_ahead_bytes=wanted).result()
+        wait_until(lambda: page_cache.resident(path) >= wanted)  # noqa: B023, at once
+        time.sleep(0.05)
+        assert page_cache.resident(path) <= wanted + (9 << 20)
+        headrace.open(path)
+    for wrong in (-1, 0.5, "1", 2**64):
+        with pytest.raises(headrace.errors.InvalidArgument, match="read_ahead_bytes="):
+            headrace.begin(path, read_ahead_bytes=wrong)
 
 
 def test_begin_imports_no_framework():
