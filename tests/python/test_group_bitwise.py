@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import numpy
+import page_cache
 import pytest
 import reference
 
@@ -197,3 +198,31 @@ def test_shards_without_a_group_fit_together(checkpoint, world):
 def test_group_wants_torch_distributed(checkpoint):
     with pytest.raises(headrace.errors.InvalidArgument, match="init_process_group"):
         headrace.load(checkpoint, group=True)
+
+
+# ------------------------------------------------------------------------------------------------ read ahead
+
+
+def load_begun(rank, folder, path):
+    """Rank 0 reads all of it ahead; then both load whole tensors, half of which each reads for the group."""
+    checkpoint = headrace.open(path)
+    is_cold = page_cache.empty(path)
+    torch.distributed.barrier()
+    if rank == 0:
+        checkpoint._core.read_ahead(0)
+    torch.distributed.barrier()
+    tensors = checkpoint.load(framework="torch", group=True)
+    torch.distributed.barrier()
+    return is_cold, page_cache.resident(path), checkpoint.last_stats, {name: raw(t) for name, t in tensors.items()}
+
+
+def test_what_was_read_ahead_is_read_by_the_group_and_let_go_of(tmp_path):
+    data = {f"t{i}": bytes([i]) * (3 << 20) for i in range(16)}
+    path = reference.write_by_hand(tmp_path / "x.safetensors", {name: ("U8", [3 << 20], b) for name, b in data.items()})
+    first, second = ranks.values(ranks.run(2, load_begun, tmp_path, path))
+    assert first[3] == data and second[3] == data
+    if not first[0]:
+        pytest.skip("the page cache cannot be emptied here")
+    assert "MiB were read ahead" in first[2].route_reason and "read ahead" not in second[2].route_reason
+    # Rank 0 let go of its half; rank 1 knows nothing of it, and takes what is cached for somebody's.
+    assert page_cache.resident(path) <= 33 << 20
