@@ -453,7 +453,7 @@ static PyObject *hand_out(struct load_object *self, size_t index)
             self->places[index] = CORE_HANDED_OUT;
         return tensor;
     }
-    if (self->objects[index] == NULL && make_late(self, index) < 0)
+    if (self->places[index] == CORE_WAITING && make_late(self, index) < 0)
         return NULL;
     PyObject *object = self->objects[index];
     self->objects[index] = NULL;
@@ -501,7 +501,7 @@ static PyObject *load_next(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static int parse_ready(struct load_object *self, size_t index)
 {
-    if (index < self->item_count && self->places[index] == CORE_WAITING)
+    if (index < self->item_count && (self->places[index] == CORE_WAITING || self->places[index] == CORE_LENT))
         return 0;
     PyErr_SetString(PyExc_IndexError, "there is no such item, or it was handed out");
     return -1;

@@ -24,9 +24,10 @@ struct core_maker {
 };
 
 enum core_place {
-    CORE_WAITING = 0,
-    CORE_INTO,      /* objects[i] is the caller's and stays */
-    CORE_HANDED_OUT /* ours, and gone */
+    CORE_WAITING = 0, /* objects[i], where it was made already, has no bytes yet */
+    CORE_LENT,        /* objects[i] is ours, and where the library puts the bytes */
+    CORE_INTO,        /* objects[i] is the caller's and stays */
+    CORE_HANDED_OUT   /* ours, and gone */
 };
 
 struct load_object {

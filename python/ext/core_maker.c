@@ -200,7 +200,7 @@ int core_maker_make(struct load_object *load, size_t index, void **ret_memory)
 
 /*
  * The small items behind `index` are likely asked for next; they may exceed the window by BATCH_BYTES_MAX. What
- * cannot be made now fails when it is asked for.
+ * cannot be made now fails when it is asked for. What is never asked for is filled when it is handed out.
  */
 static void make_ahead(struct load_object *load, size_t index, uint64_t bytes)
 {
@@ -225,10 +225,13 @@ static void *hook_alloc(void *Py_UNUSED(context), const struct hr_allocation *al
     void *memory = NULL;
     PyEval_RestoreThread(call->thread);
     int made_before = load->objects[index] != NULL;
-    if (core_maker_make(load, index, &memory) < 0)
+    if (core_maker_make(load, index, &memory) < 0) {
         core_call_fail(call);
-    else if (!made_before)
-        make_ahead(load, index, allocation->bytes);
+    } else {
+        load->places[index] = CORE_LENT;
+        if (!made_before)
+            make_ahead(load, index, allocation->bytes);
+    }
     call->thread = PyEval_SaveThread();
     return memory;
 }

@@ -424,6 +424,42 @@ def test_routes(path, tensors, route, threads, framework):
         pytest.skip(str(error))
 
 
+MIXES = {  # what some of the tensors are asked for, so that a mapping serves the others alone
+    "misaligned": {},
+    "slices": {"slices": {"f*": numpy.s_[1:]}},
+    "dtype": {"dtype": {"f*": "F64"}},
+}
+
+
+@pytest.mark.parametrize("route", ["auto", "pread", "uring", "mmap"])
+@pytest.mark.parametrize("framework", ["np", "pt"])
+@pytest.mark.parametrize("mix", MIXES)
+def test_small_tensors_of_all_kinds_side_by_side(tmp_path, route, framework, mix):
+    """Each gets its own bytes, by whichever way, and not what its memory held before."""
+    pytest.importorskip("torch" if framework == "pt" else "numpy")
+    stored = {}
+    for number in range(40):
+        stored[f"u{number:02}"] = ("U8", [200], bytes([number + 1]) * 200)
+        values = numpy.arange(number, number + 50, dtype="f4")
+        stored[f"f{number:02}"] = ("F32", [50], values.tobytes())
+        stored[f"odd{number:02}"] = ("U8", [3 if mix == "misaligned" else 4], b"abcd"[:3 if mix == "misaligned" else 4])
+    path = reference.write_by_hand(tmp_path / "mixed.safetensors", stored)
+    try:
+        loader = headrace.Loader(route=route)
+    except headrace.errors.Unsupported as error:
+        pytest.skip(str(error))
+    for way in ("load", "stream", "lazy"):
+        junk = [numpy.full(size, 0xEE, numpy.uint8) for size in (3, 196, 200, 400) for _ in range(50)]
+        del junk
+        with headrace.start(path, framework=framework, loader=loader, lazy=way == "lazy", **MIXES[mix]) as job:
+            loaded = job.wait() if way == "load" else dict(job) if way == "stream" else {n: job.get(n) for n in stored}
+        for name, (_, _, data) in stored.items():
+            array = numpy.frombuffer(data, "f4" if name[0] == "f" else "u1")
+            array = array[1:] if name[0] == "f" and mix == "slices" else array
+            array = array.astype("f8") if name[0] == "f" and mix == "dtype" else array
+            assert numpy.asarray(loaded[name]).tobytes() == array.tobytes(), (way, name)
+
+
 def test_the_environment_sets_options(monkeypatch, path):
     monkeypatch.setenv("HEADRACE_THREADS", "1")
     monkeypatch.setenv("HEADRACE_ROUTE", "pread")
