@@ -119,7 +119,7 @@ check-sanitize:
 # What has threads and does not measure time, which this sanitizer stretches; forks of threads are nothing for it.
 TSAN_TESTS := catalog|cli_timeline|cold|device|device_fake|device_faults|device_lanes|device_order|dlpack|$\
 	files|flow_threads|gpu_faults|gpu_load|gpu_scarce|host_memory|io|load|$\
-	load_slices|probe|read_ahead|simulator|spread_load|spread_scarce|writer|writer_files
+	load_slices|probe|read_ahead|simulator|spread_end|spread_load|spread_scarce|writer|writer_files
 check-tsan:
 	@$(call configure,build-tsan,-DHEADRACE_TSAN=ON -DHEADRACE_TESTS=ON)
 	@$(call build,build-tsan) --target $(addprefix test_,$(subst |, ,$(TSAN_TESTS)))

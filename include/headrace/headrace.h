@@ -469,8 +469,8 @@ HR_API void hr_loader_free(struct hr_loader *loader);
  * all ranks. Host loads: a collective is done when it returns. GPU loads: it is done when the work is that it has put
  * into `stream`, and it begins after what `stream` holds.
  *
- * Every window carries the state of every rank: an error, a cancellation or an early hr_load_free() of one rank ends the
- * load of all at that window, with HR_EGROUP_ERROR that names the rank; items that were ready before stay usable. A rank
+ * Every window carries the state of every rank: an error, a cancellation or the hr_load_free() of a load that lacks items,
+ * of one rank, ends the load of all at that window, with HR_EGROUP_ERROR that names the rank; items that were ready before stay usable. A rank
  * that dies cannot tell: ending the collectives that wait for it is the transport's affair (a timeout, an abort), and
  * `failure` is how the library learns of it.
  */
@@ -668,9 +668,13 @@ HR_API int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error
 /*
  * Returns each item once, in the order of readiness; HR_EEND when all were handed out. Skips items that hr_load_wait
  * handed out, but not those that were dropped without being handed out: they are returned, and cannot be viewed.
+ * In a process group the end is when other ranks need nothing more that this one reads; it comes at once if they failed.
  */
 HR_API int hr_load_next(struct hr_load *load, size_t *ret_item_index, struct hr_error *err);
-/* Waits for all items; the window does not bound this call. Hands none out: hr_load_next still returns each. */
+/*
+ * Waits for all items, and as hr_load_next for the end; the window does not bound this call. Hands none out: hr_load_next
+ * still returns each.
+ */
 HR_API int hr_load_wait_all(struct hr_load *load, struct hr_error *err);
 
 /* The next three do not block and may be called from any thread. HR_EINVALID_ARGUMENT as for hr_load_view. */
@@ -710,7 +714,8 @@ HR_API void hr_load_cancel(struct hr_load *load);
 HR_API int hr_load_stats(const struct hr_load *load, struct hr_stats *ret_stats);
 /*
  * Stops reading, waits for reads in flight (which may take as long as storage does), joins the threads, and frees what
- * was not taken, whether the load is finished or not. No other call with it may be running. NULL is allowed.
+ * was not taken, whether the load is finished or not. In a process group, a load that has all its items and was not
+ * cancelled first goes on until the end, as above. No other call with it may be running. NULL is allowed.
  */
 HR_API void hr_load_free(struct hr_load *load);
 

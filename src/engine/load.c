@@ -308,6 +308,7 @@ void hr_load_free(struct hr_load *load)
         return;
     /* in a forked child the threads do not exist and the lock may be held by one of them: memory is all there is */
     if (load->fork_generation == hr_fork_generation()) {
+        hr_load_serve(load);
         stop_threads(load);
         hr_gate_release(load);
         hr_spreader_free(load->spreader);

@@ -145,6 +145,7 @@ struct hr_load {
     uint32_t device_turn;  /* whose chunk comes next */
     uint32_t reader_limit; /* readers from this index on end; constant once bytes may be read */
     int unmet;             /* the ranks have not met: nothing may be read */
+    int spread_is_over;    /* this rank takes part in no further collective of the load */
     size_t group_next;     /* the first group that may still be PLANNED */
     size_t items_ready, items_handed_out;
     uint64_t progress_next_ns; /* when the callback is due, whoever waits then */
@@ -196,6 +197,11 @@ void hr_load_fail(struct hr_load *load, const struct hr_error *err);
 int hr_load_error(const struct hr_load *load, struct hr_error *err);
 /* Marks an item ready; the lock is held. The caller broadcasts `done`. */
 void hr_load_item_ready(struct hr_load *load, size_t item_index);
+/*
+ * wait.c: a load that has all its items reads on for other ranks, until they need nothing more of this one, or something
+ * fails, or the deadline passes.
+ */
+void hr_load_serve(struct hr_load *load);
 /* Wakes `count` of the readers that sleep, or all where some wait for a chunk of their own. The lock is held. */
 void hr_load_wake_readers(struct hr_load *load, size_t count);
 /* chunks.c: the pieces are in their places. The lock is not held. */

@@ -413,6 +413,11 @@ static void *spreader_main(void *argument)
         run(s);
     while (s->flying_count) /* broken off */
         end_collective(s);
+    pthread_mutex_lock(&s->load->lock);
+    s->load->spread_is_over = 1;
+    s->load->event_count++;
+    pthread_cond_broadcast(&s->load->done);
+    pthread_mutex_unlock(&s->load->lock);
     return NULL;
 }
 

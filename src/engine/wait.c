@@ -250,6 +250,25 @@ int hr_load_wait(struct hr_load *load, size_t item_index, struct hr_error *err)
     return code;
 }
 
+/*
+ * All items are ready, and other ranks still need what this one reads: a load that ended now would be one that stopped
+ * early, to them. The lock is held.
+ */
+static int is_serving(const struct hr_load *load)
+{
+    return load->spreader && !load->unmet && !load->spread_is_over && !load->error.code && !load->stopping &&
+           load->items_ready == load->plan.item_count;
+}
+
+void hr_load_serve(struct hr_load *load)
+{
+    uint64_t until = load->options.deadline_ns ? time_after(load->start_ns, load->options.deadline_ns) : UINT64_MAX;
+    pthread_mutex_lock(&load->lock);
+    while (is_serving(load) && hr_sys->clock_ns() < until)
+        hr_cond_wait_until(&load->done, &load->lock, until);
+    pthread_mutex_unlock(&load->lock);
+}
+
 /* The next ready item that was not handed out, or SIZE_MAX. The lock is held. */
 static size_t pop_ready(struct hr_load *load)
 {
@@ -270,7 +289,7 @@ static int next_ready(struct waiter *waiter, size_t *ret_item_index, struct hr_e
         *ret_item_index = pop_ready(load);
         if (*ret_item_index != SIZE_MAX)
             return 0;
-        if (load->items_handed_out == load->plan.item_count)
+        if (load->items_handed_out == load->plan.item_count && !is_serving(load))
             return HR_EEND;
         if (load->error.code)
             return hr_load_error(load, err);
@@ -324,7 +343,7 @@ int hr_load_wait_all(struct hr_load *load, struct hr_error *err)
         if (hr_load_admit_group(load, i) < 0)
             break;
     pthread_mutex_lock(&load->lock);
-    while (load->items_ready < load->plan.item_count && !load->error.code)
+    while ((load->items_ready < load->plan.item_count && !load->error.code) || is_serving(load))
         wait_some(&waiter, load->event_count);
     if (load->items_ready < load->plan.item_count)
         code = hr_load_error(load, err);

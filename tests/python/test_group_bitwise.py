@@ -200,6 +200,31 @@ def test_group_wants_torch_distributed(checkpoint):
         headrace.load(checkpoint, group=True)
 
 
+# ------------------------------------------------------------------------------------------- more ranks than blocks
+
+HEADS = {"all": ("U8", [3_000_000], bytes(range(200)) * 15_000),
+         "kv": ("U8", [100_000, 2, 8], bytes(range(160)) * 10_000)}
+
+
+def load_heads(rank, folder, path, way):
+    """Ranks from the third on get no head, and have all they need before the others do."""
+    options = {"framework": "torch", "group": True, "shard": {"kv": 1}, "group_bytes": 1 << 20}
+    if way == "stream":
+        tensors = dict(headrace.stream(path, **options))
+    else:
+        with headrace.start(path, **options) as job:
+            tensors = job.wait() if way == "wait" else {name: job.get(name) for name in ("kv", "all")}
+    return {name: raw(tensor) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("way", ["wait", "stream", "get"])
+def test_ranks_without_a_block_read_on_for_the_others(tmp_path, way):
+    path = reference.write_by_hand(tmp_path / "heads.safetensors", HEADS)
+    loaded = ranks.values(ranks.run(4, load_heads, tmp_path, path, way))
+    for rank, tensors in enumerate(loaded):
+        assert tensors == {"all": HEADS["all"][2], "kv": cut(HEADS["kv"], 1, rank, 4)}
+
+
 # ------------------------------------------------------------------------------------------------ read ahead
 
 

@@ -38,6 +38,8 @@ static int wait_for(struct job *job)
         code = job->by == BY_BACKWARDS ? hr_load_wait(job->load, count - 1 - i, &job->err)
                                        : hr_load_next(job->load, &index, &job->err);
     }
+    if (code == 0 && job->by == BY_NEXT && hr_load_next(job->load, &index, NULL) != HR_EEND)
+        return HR_EINVALID_ARGUMENT;
     return code;
 }
 
@@ -60,7 +62,7 @@ static void rank_main(struct thread_rank *rank)
         job->stats.size = sizeof job->stats;
         hr_load_stats(job->load, &job->stats);
     }
-    if (job->load && (job->code || job->by == BY_FREE)) {
+    if (job->load && (job->code || job->by == BY_FREE || job->leaves)) {
         hr_load_free(job->load);
         job->load = NULL;
     }

@@ -27,6 +27,7 @@ struct job {
     enum wait_by by;
     size_t stop_after; /* BY_CANCEL, BY_FREE: so many items */
     int declines;
+    int leaves; /* the load is freed as soon as it has ended, well or not */
     struct hr_load *load;
     struct hr_stats stats;
     int code;
