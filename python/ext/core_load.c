@@ -335,6 +335,24 @@ static int set_items(struct load_object *self, PyObject *indices)
     return 0;
 }
 
+/* Only tensors without elements have dimensions that nothing in Python, nor DLPack, can hold. */
+static int check_extents(struct load_object *self)
+{
+    for (size_t i = 0; i < self->item_count; i++) {
+        const struct hr_tensor *tensor = core_load_tensor(self, i);
+        for (uint32_t dim = 0; self->places[i] != CORE_INTO && dim < tensor->rank; dim++) {
+            uint64_t extent = core_load_extent(self, i, dim);
+            if (extent <= INT64_MAX)
+                continue;
+            core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name,
+                            "tensor '%s': its dimension %u has %llu elements; tensors in memory have 2^63 - 1 at most",
+                            tensor->name, dim, (unsigned long long)extent);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* What the framework cannot hold is refused before a byte is read. */
 static int check_dtypes(struct load_object *self)
 {
@@ -411,7 +429,7 @@ static PyObject *load_new(PyTypeObject *type, PyObject *arguments, PyObject *Py_
     if ((maker != Py_None && core_maker_init(&self->maker, maker, device_count) < 0) || set_items(self, indices) < 0 ||
         set_devices(self, places) < 0 || set_streams(self, streams) < 0 || set_extras(self, ranges, into) < 0 ||
         set_shards(self, shards) < 0 || set_dtypes(self, dtypes) < 0 || core_group_init(&self->group, group) < 0 ||
-        (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
+        check_extents(self) < 0 || (maker != Py_None && check_dtypes(self) < 0) || start(self, &options) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }

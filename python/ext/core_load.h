@@ -85,6 +85,8 @@ extern const struct hr_allocator core_maker_hook;
 const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index);
 /* What it becomes: the tensor's dtype, or the one that it is converted to. */
 uint32_t core_load_dtype(const struct load_object *load, size_t index);
+/* Elements of a dimension of an item. */
+uint64_t core_load_extent(const struct load_object *load, size_t index, uint32_t dim);
 /* Bytes of an item's elements, converted. */
 uint64_t core_load_item_bytes(const struct load_object *load, size_t index);
 

@@ -93,8 +93,7 @@ const struct core_maker_row *core_maker_row(const struct load_object *load, size
     return &load->maker.rows[device_index * HR_DTYPE_COUNT + core_load_dtype(load, index)];
 }
 
-/* Elements of a dimension of an item. */
-static uint64_t item_extent(const struct load_object *load, size_t index, uint32_t dim)
+uint64_t core_load_extent(const struct load_object *load, size_t index, uint32_t dim)
 {
     const struct hr_item *item = &load->items[index];
     struct hr_range range = {0, core_load_tensor(load, index)->shape[dim], 1};
@@ -124,7 +123,7 @@ uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
     if (!is_part(&load->items[index]))
         return tensor->size / (hr_dtype_bits(tensor->dtype) / 8) * (bits / 8); /* what converts has whole bytes */
     for (uint32_t i = 0; i < tensor->rank; i++)
-        bits *= item_extent(load, index, i);
+        bits *= core_load_extent(load, index, i);
     return bits / 8;
 }
 
@@ -143,7 +142,7 @@ static PyObject *item_shape(struct load_object *load, size_t index)
         return core_shape_tuple(tensor->shape, tensor->rank, divisor);
     PyObject *shape = PyTuple_New((Py_ssize_t)tensor->rank);
     for (uint32_t i = 0; shape != NULL && i < tensor->rank; i++) {
-        uint64_t extent = item_extent(load, index, i) / (i + 1 == tensor->rank ? divisor : 1);
+        uint64_t extent = core_load_extent(load, index, i) / (i + 1 == tensor->rank ? divisor : 1);
         PyObject *number = PyLong_FromUnsignedLongLong(extent);
         if (number == NULL || PyTuple_SetItem(shape, (Py_ssize_t)i, number) < 0)
             Py_CLEAR(shape);
@@ -172,6 +171,27 @@ static int address_of(const struct core_maker *maker, PyObject *object, void **r
     return 0;
 }
 
+/* The exception that is set is about a shape without elements, such as [0, 2^62, 2^62]: no lack of memory. */
+static void refuse_empty(struct load_object *load, size_t index)
+{
+    PyObject *type, *value, *traceback;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *words = value == NULL ? NULL : PyObject_Str(value);
+    const char *text = words == NULL ? NULL : PyUnicode_AsUTF8AndSize(words, NULL);
+    const char *name = core_load_tensor(load, index)->name;
+    PyErr_Clear();
+    core_raise_code(core_state_of((PyObject *)load), HR_EUNSUPPORTED, name,
+                    "tensor '%s' has no elements, and its shape is none that the framework takes: %.300s", name,
+                    text == NULL ? "" : text);
+    Py_XDECREF(words);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
 static int make_object(struct load_object *load, size_t index)
 {
     PyObject *shape = item_shape(load, index);
@@ -181,8 +201,11 @@ static int make_object(struct load_object *load, size_t index)
         return -1;
     PyObject *object = PyObject_Call(load->maker.callable, arguments, core_maker_row(load, index)->keywords);
     Py_DECREF(arguments);
-    if (object == NULL)
+    if (object == NULL) {
+        if (core_load_item_bytes(load, index) == 0)
+            refuse_empty(load, index);
         return -1;
+    }
     /* Python code has run: another thread may have made it, or handed it out, in the meantime. */
     if (load->objects[index] == NULL && load->places[index] == CORE_WAITING)
         load->objects[index] = object;

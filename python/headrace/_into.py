@@ -177,7 +177,8 @@ def _strides(strides: tuple[int, ...], wanted: Wanted, expected: tuple[int, ...]
     if len(expected) != len(wanted.shape) or wanted.stored == "F4":
         raise errors.make("Unsupported", "with an index that drops a dimension, or F4, the memory to load into must be "
                                          "contiguous")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, wanted.shape)):
+    has_elements = 0 not in wanted.shape
+    if has_elements and any(stride == 0 and extent > 1 for stride, extent in zip(strides, wanted.shape)):
         raise errors.make("InvalidArgument", "the memory to load into is expanded: elements share their bytes")
     return strides
 

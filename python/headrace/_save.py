@@ -115,10 +115,11 @@ def _pairs(metadata: Mapping[str, str] | None) -> list[tuple[str, str]] | None:
     return list(metadata.items())
 
 
-_UNITS = {"": 1, "B": 1} | {
+#: As the command's options, in any case.
+_UNITS = {"": 1, "b": 1} | {
     prefix + suffix: base**power
-    for power, prefix in enumerate("KMGT", start=1)
-    for suffix, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+    for suffix, base in (("b", 1000), ("ib", 1024), ("", 1024))
 }
 
 
@@ -127,7 +128,7 @@ def size_of(size: Union[int, str, None]) -> int:
     if size is None:
         return 0
     if isinstance(size, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?(?:iB|B)?)", size.strip())
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", size.strip().lower())
         if match is not None and match[2] in _UNITS:
             size = int(float(match[1]) * _UNITS[match[2]])
     if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < 1 << 63:

@@ -60,6 +60,9 @@ class Shuffle:
             self._checkpoint = open_checkpoint(paths)
             self._owners = dict(zip(map(str, self._checkpoint.files), owners))
             wanted = set(self._checkpoint if names is None else names)
+            for name in wanted.difference(self._checkpoint):
+                message = f"{self._checkpoint.label}: no tensor is named '{name}'"
+                raise errors.make("TensorNotFound", message, tensor=name)
             self._names = [name for name in self._checkpoint if name in wanted]
             own = [name for name in self._names if self.owner(name) == self._rank]
             self._job = self._checkpoint.start(own, framework="torch", device=device, loader=loader)

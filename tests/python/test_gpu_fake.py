@@ -131,6 +131,8 @@ def test_into_strided_device_memory(path):
     headrace.load(path, into={"F32.small": array})
     found = numpy.frombuffer(read_back(address, 8 * 64, 0), "u4").reshape(8, 16)[:, :8:2]
     assert found.T.tobytes() == tensors()["F32.small"][2]
+    empty = headrace.load(path, "F32.empty", device=0)["F32.empty"]
+    headrace.load(path, into={"F32.empty": Array(empty, strides=(0, 0))})
 
 
 # ---------------------------------------------------------------------------------------------- what is handed out

@@ -112,6 +112,11 @@ def test_names_alone(folder):
             shuffle.get_tensor("wide.1")
 
 
+def test_names_that_are_not_there(folder):
+    with pytest.raises(headrace.errors.TensorNotFound, match="'typo'"):
+        headrace.Shuffle(folder, names=["U8.1", "typo"])
+
+
 def test_wait_and_drop(folder):
     with headrace.Shuffle(folder, keep=True) as shuffle:
         shuffle.wait()

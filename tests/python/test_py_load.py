@@ -424,6 +424,23 @@ def test_routes(path, tensors, route, threads, framework):
         pytest.skip(str(error))
 
 
+@pytest.mark.parametrize("framework", [None, "np", "pt"])
+def test_shapes_without_elements_that_nothing_can_hold(tmp_path, framework):
+    pytest.importorskip("torch" if framework == "pt" else "numpy")
+    for shape in ([0, 2**63], [2**64 - 1, 0], [0, 2**62, 2**62]):
+        path = reference.write_by_hand(tmp_path / "x.safetensors", {"x": ("F32", shape, b""), "y": ("U8", [2], b"ab")})
+        assert headrace.open(path)["x"].shape == tuple(shape)
+        assert headrace.load(path, "y", framework=framework)["y"].shape == (2,)
+        part = headrace.load(path, "x", slices={"x": numpy.s_[:3, :3]}, framework="np") if len(shape) == 2 else None
+        assert part is None or 0 in part["x"].shape
+        if framework is None and len(shape) == 3:
+            assert headrace.load(path)["x"].shape == tuple(shape)
+            continue
+        with pytest.raises(headrace.errors.Unsupported, match="tensor 'x'") as caught:
+            headrace.load(path, framework=framework)
+        assert caught.value.tensor == "x"
+
+
 MIXES = {  # what some of the tensors are asked for, so that a mapping serves the others alone
     "misaligned": {},
     "slices": {"slices": {"f*": numpy.s_[1:]}},

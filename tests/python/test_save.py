@@ -201,6 +201,9 @@ def test_refused(tmp_path):
         with pytest.raises(headrace.errors.InvalidArgument, match=said):
             headrace.save_file({"a": zeros}, path, **options)
     assert os.listdir(tmp_path) == []
+    for size in ("1kB", "1000", "1000 b", "0.9765625KiB"):
+        assert headrace._save.size_of(size) == 1000
+    assert headrace._save.size_of("2k") == headrace._save.size_of("2kib") == 2048
     with pytest.raises(headrace.errors.FileNotFound) as caught:
         headrace.save_file({"a": zeros}, tmp_path / "missing" / "x")
     assert isinstance(caught.value, FileNotFoundError) and caught.value.file == str(tmp_path / "missing" / "x")
