@@ -14,6 +14,7 @@ convert   conversions of dtypes on one core against memcpy
 write     host memory to a file, on the disk of --scratch
 cold      files that the page cache does not hold, from the drive to host memory and to a GPU where there is one; so is
           cold-half, where it holds half or all of them. --seconds bounds the loads of each (0: --pairs alone do)
+ahead     a load of such files after half a second in which they were read ahead; headrace must be there
 cold-peers  what the same costs the processor with the safetensors package
 gpu       a GPU, all of the following; --only may name them one by one: gpu-hot (whose memory, new loaders, a small
           model), gpu-threads (4 to 128 readers), gpu-cores (2, 4 and 8 cores), gpu-small (20,000 small tensors),

@@ -36,4 +36,9 @@ def peers(options: argparse.Namespace, folder: Path) -> dict | None:
     return run_json([sys.executable, HERE / "bench_cold_peers.py", model], folder)
 
 
-SECTIONS = {"cold": cold, "cold-half": half, "cold-peers": peers}
+def ahead(options: argparse.Namespace, folder: Path) -> dict | None:
+    model = cold_model(options, folder)
+    return run_json([sys.executable, HERE / "bench_ahead.py", model, "--pairs", options.pairs], folder)
+
+
+SECTIONS = {"ahead": ahead, "cold": cold, "cold-half": half, "cold-peers": peers}

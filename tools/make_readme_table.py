@@ -135,6 +135,14 @@ def cold_rows(cold: dict) -> list[list[str]]:
     return rows
 
 
+def ahead_rows(ahead: dict) -> list[list[str]]:
+    """A cold load after a pause, with reading ahead in it against without."""
+    what = (f"{ahead['bytes'] / 1e9:.1f} GB, not in the page cache, to host memory, {ahead['pause_s']:g} s after "
+            f"`headrace.begin()`")
+    return [[what, f"{number(ahead['ahead_s'])} s", f"without: {number(ahead['cold_s'])} s",
+             number(ahead["ratio_median"]), spread(ahead["ratio_min"], ahead["ratio_max"]), f"{ahead['pairs']} pairs"]]
+
+
 def cold_half_rows(cold: dict) -> list[list[str]]:
     """Half resident against the slower half alone, and the routes on files that are resident."""
     rows = []
@@ -199,7 +207,7 @@ def write_rows(write: dict) -> list[list[str]]:
 
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
         "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
-        "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows,
+        "ahead": ahead_rows, "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows,
         "gpu-cast": gpu_cast_rows, "group": group_rows, "host": host_rows, "write": write_rows, "header": header_rows,
         "python": python_rows}
 
