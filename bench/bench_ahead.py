@@ -3,10 +3,10 @@
 
 usage: bench_ahead.py CHECKPOINT_FOLDER [--pairs N] [--pause SECONDS] [--json FILE]
 
-The pause stands for imports, a model that is built, a driver that starts. Loads go to host memory that was touched, with
-begin() and without it by turns; before each the files are dropped from the page cache, and the pause is not counted.
-"left_bytes" is what the page cache holds afterwards, at most. Exit status 77: headrace is not there, or the files cannot
-be dropped.
+The pause stands for imports, a model that is built, a driver that starts. Loads go to host memory that was touched,
+with begin() and without it by turns; before each the files are dropped from the page cache, and the pause is not
+counted. "left_bytes" is what the page cache holds afterwards, at most. Exit status 77: headrace is not there, or the
+files cannot be dropped.
 """
 
 import argparse
