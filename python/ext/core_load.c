@@ -114,7 +114,7 @@ static int call_end(struct core_call *call, int rc, const struct hr_error *err)
     current_call = call->outer;
     if (--load->user_count == 0 && load->closing)
         free_load(load);
-    if (rc == 0) {
+    if (rc == 0 && !call->is_stopped) {
         Py_XDECREF(call->error_type);
         Py_XDECREF(call->error_value);
         Py_XDECREF(call->error_traceback);
@@ -145,8 +145,10 @@ static int on_progress(void *Py_UNUSED(context), const struct hr_progress *progr
     struct core_call *call = core_call_current();
     PyEval_RestoreThread(call->thread);
     int stop = PyErr_CheckSignals() < 0 || call_progress(call->load, progress) < 0;
-    if (stop)
+    if (stop) {
         core_call_fail(call);
+        call->is_stopped = 1;
+    }
     call->thread = PyEval_SaveThread();
     return stop;
 }

@@ -60,6 +60,7 @@ struct core_call {
     struct core_call *outer;
     PyThreadState *thread; /* of the released interpreter lock */
     PyObject *error_type, *error_value, *error_traceback;
+    int is_stopped; /* by a signal or the progress function: what they raised ends the call, however it went */
 };
 
 /* The call that this thread is in, or NULL. */

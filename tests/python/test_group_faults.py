@@ -236,6 +236,34 @@ def test_interrupted_before_the_others_begin(checkpoint):
     assert loaded[0][2] < 5 and all(entry[3] for entry in loaded)
 
 
+def interrupt_serving(rank, folder, path):
+    """Ctrl-C in a rank that has all its tensors and reads on for the others, which take their time."""
+    begun = time.monotonic()
+    if rank == 2:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main = threading.main_thread().ident
+        threading.Timer(1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    options = {"framework": "torch", "group": True, "shard": {"kv": 1}, "group_bytes": 1 << 20}
+    try:
+        if rank == 2:
+            headrace.load(path, **options)
+        else:
+            with headrace.start(path, window_bytes=1, **options) as job:
+                time.sleep(3)  # nobody makes room for "kv" meanwhile
+                job.wait()
+    except (KeyboardInterrupt, headrace.HeadraceError) as error:
+        return type(error).__name__, str(error), time.monotonic() - begun
+    return "", "", time.monotonic() - begun
+
+
+def test_interrupted_while_it_reads_for_others(tmp_path):
+    tensors = {"all": ("U8", [3_000_000], bytes(3_000_000)), "kv": ("U8", [200_000, 2, 8], bytes(3_200_000))}
+    path = reference.write_by_hand(tmp_path / "heads.safetensors", tensors)
+    loaded = ranks.values(ranks.run(3, interrupt_serving, tmp_path, path))
+    assert loaded[2][0] == "KeyboardInterrupt" and 1 <= loaded[2][2] < 2.5, loaded
+    assert all(kind == "GroupError" and "rank 2" in text for kind, text, _ in loaded[:2]), loaded
+
+
 def be_late(rank, folder, when, **options):
     _group_store.SILENCE_SECONDS = 3  # the heartbeat goes on
     if rank == 1 and when == "start":

@@ -513,6 +513,25 @@ def test_an_exception_of_the_progress_function_ends_the_load(tmp_path):
         headrace.load(path, progress=fail)
 
 
+def test_an_exception_of_the_progress_function_at_the_end_is_raised_too(tmp_path):
+    path = reference.write_by_hand(tmp_path / "x.safetensors", {"x": ("U8", [1 << 20], bytes(1 << 20))})
+    calls = []
+
+    def fail(*counts):
+        calls.append(counts)
+        if counts[0] == counts[1]:
+            raise ZeroDivisionError
+
+    for _ in range(20):
+        calls.clear()
+        try:
+            headrace.load(path, progress=fail)
+        except ZeroDivisionError:
+            assert calls[-1][0] == calls[-1][1]
+        else:
+            assert all(done < total for done, total, *_ in calls)
+
+
 def test_verify(path, tensors):
     assert headrace.verify(path) == sum(len(data) for _, _, data in tensors.values())
 
