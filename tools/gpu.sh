@@ -14,7 +14,7 @@
 #   peers     other loaders in PyTorch, taking turns
 #   transformers  from_pretrained with and without headrace, a dense model and a mixture of experts (10 GB on the disk)
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
-#             page cache; cold-peers: the processor time of safetensors for the same
+#             page cache; cold-peers: the processor time of safetensors for the same; ahead: what reading ahead gains
 #
 #   --from DIR       what `build` made (build-gpu)
 #   --out DIR        results, PART.json each (build-gpu/results)
@@ -58,7 +58,7 @@ build() {
     local benchmarks=(bench_gpu bench_ruler bench_host bench_header bench_cold)
     make --no-print-directory .venv/stamp
     command -v ninja >/dev/null && generator=(-G Ninja)
-    for source in tests/unit/test_{device,gpu,spread_load}*.c; do
+    for source in tests/unit/test_{device,gpu,spread_end,spread_load}*.c; do
         # a test of the fake driver alone
         [[ $source != */test_device_fake.c ]] && tests+=("$(basename "$source" .c)")
     done
@@ -134,7 +134,7 @@ group-test)
 group-bench) use_wheels && benchmark group ;;
 peers | transformers) use_wheels && benchmark "$part" ;;
 cold | cold-half) use_programs && benchmark "$part" ;;
-cold-peers) use_wheels && benchmark cold-peers ;;
+ahead | cold-peers) use_wheels && benchmark "$part" ;;
 *)
     echo "gpu.sh: no such part: $part" >&2
     exit 2
