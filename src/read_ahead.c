@@ -101,10 +101,10 @@ static uint64_t next_bytes(const struct reading *reading, const struct hr_file *
 static void read_claimed(struct reading *reading, size_t file_index, int fd)
 {
     const struct hr_file *file = &reading->checkpoint->files[file_index];
-    uint64_t first = file->data_offset / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT, bytes;
+    uint64_t first = file->data_offset / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT, at, bytes;
     int is_begun = 0;
     reading->in_flight = 0;
-    for (uint64_t at = first; at < file->size && reading->left; at += bytes) {
+    for (at = first; at < file->size && reading->left; at += bytes) {
         bytes = next_bytes(reading, file, at, is_begun);
         int64_t resident = hr_residency(fd, at, bytes, NULL);
         if (resident < 0 || (resident && (is_begun || at - first >= HR_READ_AHEAD_SKIP_BYTES)))
@@ -113,6 +113,8 @@ static void read_claimed(struct reading *reading, size_t file_index, int fd)
             return;
         is_begun = !resident;
     }
+    if (is_begun)
+        wait_for(fd, at - 1); /* or many small files would all be on their way */
 }
 
 /* A file that cannot be opened is left to the load, which names what is wrong. */
