@@ -9,7 +9,8 @@ tensor that owns its memory. So the result never depends on which operations are
 With several ranks most of it is read ahead (_ahead.py): then the same bytes come from memory.
 
 A view is a box of the file's tensor: it keeps the order of elements, of every dimension a range, and may permute and
-drop dimensions. A view that is no box, as a flattened slice, is read first.
+drop dimensions. A view that is no box, as a flattened slice, is read first, and so is one of other values: of another
+dtype, conjugated or negated.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ class LazyTensor(torch.Tensor):
     _box: Union[Box, None]
     _root: Union[LazyTensor, None]  # of which it is a view; None: of none, as a cycle would keep it alive
     _value: Union[torch.Tensor, None]
+    _is_shared: bool  # `_value` lies in the root's, or is it; else nothing has written to it
     was_copied: bool
 
     @staticmethod
@@ -213,7 +215,7 @@ class LazyTensor(torch.Tensor):
         self: LazyTensor = torch.Tensor._make_wrapper_subclass(
             cls, view.shape, strides=view.stride(), dtype=view.dtype, device=_HOST, requires_grad=False
         )
-        self._source, self._info, self._view, self._value = source, info, view, None
+        self._source, self._info, self._view, self._value, self._is_shared = source, info, view, None, root is None
         self._box = box_of(info.shape, view) if view.numel() else None
         self._root = root
         self.was_copied = False
@@ -227,19 +229,19 @@ class LazyTensor(torch.Tensor):
         return f"<headrace.LazyTensor of '{self._info.name}', {tuple(self.shape)}, {self.dtype}>"
 
     def value(self) -> torch.Tensor:
-        """An ordinary tensor with its elements, the same at each call."""
-        if self._value is None:
-            whole = None if self._root is None else self._root._value
-            if whole is not None:
-                view = self._view
-                self._value = whole.as_strided(view.shape, view.stride(), view.storage_offset())
-            else:
-                self._value = self._read(_HOST)
+        """An ordinary tensor with its elements; of a view, in the whole's memory from when that is there."""
+        whole = None if self._root is None else self._root._value
+        if whole is not None and not self._is_shared:
+            view = self._view
+            self._value = whole.as_strided(view.shape, view.stride(), view.storage_offset())
+            self._is_shared = True
+        elif self._value is None:
+            self._value = self._read(_HOST)
         return self._value
 
     def shared_value(self) -> torch.Tensor:
-        """As value(), in memory that views of the same tensor share: for what writes to it."""
-        if self._value is None and self._root is not None:
+        """As value(), in memory that views of the same tensor share: for what writes to it, or may."""
+        if self._root is not None:
             self._root.value()
         return self.value()
 
@@ -253,6 +255,8 @@ class LazyTensor(torch.Tensor):
         return memory
 
     def _view_as(self, view: torch.Tensor) -> LazyTensor | None:
+        if view.dtype != self.dtype or view.is_conj() or view.is_neg():
+            return None
         lazy = LazyTensor(self._source, self._info, view, self._whole())
         return lazy if lazy._box is not None or not view.numel() else None
 
@@ -277,7 +281,7 @@ class LazyTensor(torch.Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _OF_MEMORY:
-            return func(*_values(args), **_values(kwargs or {}))
+            return func(*_values(args, True), **_values(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -287,21 +291,22 @@ class LazyTensor(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else None
-        if func.is_view and isinstance(first, LazyTensor) and first._value is None:
+        # what detaches, as torch.nn.Parameter does, wants one of the same type
+        if func.is_view and isinstance(first, LazyTensor) and (first._value is None or func is _DETACH):
             views = _views(first, func(first._view, *args[1:], **kwargs))
             if views is not None:
                 return views
         if func is _COPY and isinstance(args[1], LazyTensor) and not isinstance(first, LazyTensor):
             if args[1]._copy_into(args[0]):
                 return args[0]
-        is_written = func._schema.is_mutable or func is _AS_STRIDED  # which counts from the start of the memory
-        values = (*_values(args[:1], is_written), *_values(args[1:]))
-        result = func(*values, **_values(kwargs, is_written))
-        return first if is_written and isinstance(first, LazyTensor) and result is values[0] else result
+        is_shared = func._schema.is_mutable or func.is_view  # what is written here, or through the view that it makes
+        values = (*_values(args[:1], is_shared), *_values(args[1:]))
+        result = func(*values, **_values(kwargs, is_shared))
+        return first if is_shared and isinstance(first, LazyTensor) and result is values[0] else result
 
 
 _COPY = torch.ops.aten.copy_.default
-_AS_STRIDED = torch.ops.aten.as_strided.default
+_DETACH = torch.ops.aten.detach.default
 
 #: What asks for memory without an operation of PyTorch's that would be seen.
 _OF_MEMORY = {
@@ -327,12 +332,12 @@ def _views(lazy: LazyTensor, views: Any) -> Any:
     return None if any(view is None for view in made) else made
 
 
-def _values(tree: Any, is_written: bool = False) -> Any:
+def _values(tree: Any, is_shared: bool = False) -> Any:
     """`tree` with ordinary tensors instead of lazy ones."""
     if isinstance(tree, LazyTensor):
-        return tree.shared_value() if is_written else tree.value()
+        return tree.shared_value() if is_shared else tree.value()
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_values(entry, is_written) for entry in tree)
+        return type(tree)(_values(entry, is_shared) for entry in tree)
     if isinstance(tree, dict):
-        return {key: _values(entry, is_written) for key, entry in tree.items()}
+        return {key: _values(entry, is_shared) for key, entry in tree.items()}
     return tree

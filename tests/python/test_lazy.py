@@ -138,6 +138,73 @@ def test_another_dtype_is_read_and_cast(source, tensor):
     assert source.bytes_copied == 6 * 4 * 10 * 2
 
 
+VIEWED = {
+    "floats as integers": ("F32", lambda x: x.view(torch.int32)),
+    "a part as bytes": ("F32", lambda x: x[:2, :4].view(torch.uint8)),
+    "halves as integers": ("F16", lambda x: x.view(torch.int16)),
+    "halves as bfloat16": ("F16", lambda x: x.narrow(0, 1, 3).view(torch.bfloat16)),
+    "pairs as numbers": ("F16", lambda x: x.view(torch.float32)),
+    "scales as bytes": ("F8_E8M0", lambda x: x.view(torch.uint8)),
+    "bytes as floats of 8 bits": ("U8", lambda x: x.t().view(torch.float8_e4m3fn)),
+    "real and imaginary": ("C64", lambda x: torch.view_as_real(x[:4, 0])),
+    "conjugated": ("C64", lambda x: x.conj()),
+    "conjugated, imaginary": ("C64", lambda x: x.conj().imag),
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_views_of_other_values_have_the_bits_of_the_file(tmp_path, name, is_read_before):
+    dtype, view = VIEWED[name]
+    stored = {"F32": torch.randn(8, 16), "F16": torch.randn(8, 16).half(), "C64": torch.randn(8, 16) + 1j,
+              "U8": torch.randint(0, 127, (8, 16), dtype=torch.uint8),
+              "F8_E8M0": torch.randint(0, 255, (8, 16), dtype=torch.uint8).view(torch.float8_e8m0fnu)}[dtype]
+    safetensors_torch.save_file({"x": stored}, tmp_path / "x.safetensors")
+    source = _lazy.Source(headrace.open(tmp_path / "x.safetensors"), headrace.Loader(threads=1))
+    lazy, expected = lazy_of(source, "x", stored.dtype), view(stored)
+    if is_read_before:
+        lazy.clone()
+    seen = view(lazy)
+    for memory in (torch.empty_like(expected), torch.zeros((*expected.shape, 2), dtype=expected.dtype)[..., 1]):
+        memory.copy_(seen)
+        assert raw(memory) == raw(expected)
+    assert raw(seen.clone()) == raw(expected) and seen.dtype == expected.dtype
+
+
+def raw(tensor):
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_what_was_read_of_a_view_follows_the_whole(source, tensor):
+    """Whichever was read first, and whichever is written to, they are one memory, as of ordinary tensors."""
+    def shared(x):
+        view, other = x.narrow(0, 1, 3), x[2]
+        bits, array = view.view(torch.int32), other.numpy()
+        seen = [view.mean(), other.sum()]
+        view.mul_(2)
+        seen += [x.sum(), other.sum(), view.sum()]
+        x[2].zero_()
+        seen += [x.sum(), other.sum(), view.sum(), bits.sum(), torch.from_numpy(array).sum()]
+        other.add_(1)
+        copy = torch.empty(3, 8, 10)
+        copy.copy_(view)
+        return [*seen, copy.sum(), x.sum(), bits.sum(), torch.from_numpy(array).sum()]
+
+    for found, expected in zip(shared(lazy_of(source)), shared(tensor.clone()), strict=True):
+        assert torch.equal(torch.as_tensor(found), expected)
+
+
+def test_parameters_of_what_was_read_and_what_was_not(source, tensor):
+    for is_read in (False, True):
+        lazy = lazy_of(source)
+        if is_read:
+            lazy.sum()
+        parameter = torch.nn.Parameter(lazy, requires_grad=False)
+        memory = torch.empty_like(tensor)
+        memory.copy_(parameter)
+        assert torch.equal(memory, tensor)
+
+
 def test_writing_to_a_lazy_tensor_shows_in_its_views(source, tensor):
     lazy = lazy_of(source)
     view = lazy[2]
