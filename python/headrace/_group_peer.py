@@ -81,13 +81,14 @@ class Peer:
         self._text: str | None = None  # why it has failed
         self._is_declining = False
         self._has_met = False
+        self._is_behind = False  # others gave up waiting for this rank's load before
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._memory: dict[int, Any] = {}
         self._pending: float | None = None  # since when a collective runs
         self._flags = (ctypes.c_int * 2)()  # core_nccl_flags: alarm, busy
         self._is_direct = False  # collectives are made past us
-        self._thread = StoreThread(member.store(), f"{self._number}/", member.rank, member.world)
+        self._thread = StoreThread(member.store(), member.rank, member.world)
         self._stuck: tuple[float, int] = (0.0, 0)  # when the store was last looked at, and our looks since
         threading.Thread(target=self._watch, name="headrace-group-watch", daemon=True).start()
 
@@ -182,8 +183,9 @@ class Peer:
         self._thread.join(1.0)
         member, link = self.member, self._link
         with member.lock:
-            prefix = f"{self._number}/"
-            member.old_keys.append((self._number, [f"{prefix}{name}/{member.rank}" for name in ("beat", "say")]))
+            if self._thread.has_begun():
+                names = (f"beat/{member.rank}", f"say/{member.rank}", _group_store.LATE)
+                member.old_keys.append((self._number, [f"{self._number}/{name}" for name in names]))
             if link is not None and self._text is None:
                 member.idle.add(link.number)
             if self._stream is not None and self._text is None:
@@ -193,6 +195,7 @@ class Peer:
 
     def _exchange(self, payload: bytes) -> bytes | None:
         member = self.member
+        self._begin()
         with member.lock:
             have = [link.number for link in member.links]
             offer = [link.number for link in member.links if link.number in member.idle and
@@ -209,6 +212,15 @@ class Peer:
             self._link = self._agree(heads)
             self._link.stream = self._stream
         return b"".join(payloads)
+
+    def _begin(self) -> None:
+        """Takes the first number that the others have not given up: who left out a load, or came too late for it, takes
+        part in the next."""
+        while not self._thread.begin(self._number):
+            self._is_behind = True
+            with self.member.lock:
+                self.member.count += 1
+                self._number = self.member.count
 
     def _split(self, message: bytes) -> tuple[dict[str, Any], bytes]:
         head, _, payload = message.partition(b"\n")
@@ -241,7 +253,11 @@ class Peer:
                            f"{waited:.0f} s; make a new group of the ranks that live")
             if self._thread.has_ended(rank) and not self._thread.take([f"say/{rank}"]):
                 raise Lost(f"{member.name_of(rank)} has left before the load began")
+        if self._is_behind and waited > _group_store.SILENCE_SECONDS:
+            raise Lost(f"the others gave up waiting for this rank in an earlier load, and {member.name_of(missing[0])} "
+                       f"has begun no other within {waited:.0f} s")
         if waited > limit:
+            self._thread.set(_group_store.LATE, b"")
             raise Lost(f"{member.name_of(missing[0])} has not begun this load within {limit:.0f} s "
                        "(group_timeout=)")
 

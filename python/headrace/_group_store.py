@@ -19,6 +19,7 @@ SILENCE_SECONDS = 10.0  # of a heartbeat that stands still: the rank is taken fo
 
 ENDED = b"end"  # heartbeats that are none: the rank is through with this load,
 FAILED = b"fail:"  # or has ended it for all, and says why
+LATE = "late"  # a key of loads that some rank has not begun in time
 
 
 class StoreSilent(Exception):
@@ -26,11 +27,11 @@ class StoreSilent(Exception):
 
 
 class StoreThread:
-    """Runs calls on the store, and beats in between. `failed` is why it has ended by itself, or None."""
+    """Runs calls on the store, and from begin() on beats in between. `failed` is why it has ended by itself, or None."""
 
-    def __init__(self, store: Any, prefix: str, rank: int, world: int) -> None:
+    def __init__(self, store: Any, rank: int, world: int) -> None:
         self._store = store
-        self._prefix = prefix
+        self._prefix: str | None = None  # of the load's keys
         self._rank = rank
         self._others = [other for other in range(world) if other != rank]
         self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], Future[Any]] | None] = queue.SimpleQueue()
@@ -61,8 +62,23 @@ class StoreThread:
             if time.monotonic() >= end:
                 raise StoreSilent(f"the group's store does not answer within {seconds:.0f} s")
 
+    def begin(self, number: int) -> bool:
+        """Takes part in the load of this number, unless others gave up waiting for this rank in it: then False."""
+
+        def operation(store: Any) -> bool:
+            if store.check([f"{number}/{LATE}"]):
+                return False
+            self._prefix = f"{number}/"
+            return True
+
+        begun: bool = self.call(operation)
+        return begun
+
+    def has_begun(self) -> bool:
+        return self._prefix is not None
+
     def set(self, name: str, value: bytes) -> None:
-        self.call(lambda store: store.set(self._prefix + name, value))
+        self.call(lambda store: store.set(f"{self._prefix}{name}", value))
 
     def take(self, names: list[str]) -> dict[str, bytes]:
         """Those of the messages that are there."""
@@ -70,8 +86,8 @@ class StoreThread:
         def operation(store: Any) -> dict[str, bytes]:
             there = {}
             for name in names:
-                if store.check([self._prefix + name]):
-                    there[name] = bytes(store.get(self._prefix + name))
+                if store.check([f"{self._prefix}{name}"]):
+                    there[name] = bytes(store.get(f"{self._prefix}{name}"))
             return there
 
         result: dict[str, bytes] = self.call(operation)
@@ -118,11 +134,16 @@ class StoreThread:
         due = 0.0
         try:
             while self._last_word is None or not self._calls.empty():
+                if self._prefix is None:
+                    self._serve(BEAT_SECONDS)
+                    self.looked = time.monotonic()
+                    continue
                 if time.monotonic() >= due:
                     self._beat()
                     due = time.monotonic() + BEAT_SECONDS
                 self._serve(max(0.0, due - time.monotonic()))
-            self._store.set(self._key(self._rank), self._last_word)
+            if self._prefix is not None:
+                self._store.set(self._key(self._rank), self._last_word)
         except Exception as error:
             self.failed = f"the group's store is gone ({first_line(error)}); its host, often rank 0, may have ended"
 

@@ -155,6 +155,36 @@ def test_rank_never_begins(checkpoint):
     assert kind == "GroupError" and "rank 1 (global 1) has not begun this load within 2 s" in text and seconds < 8
 
 
+def leave_one_out(rank, folder, how):
+    """Rank 1 does not begin the first load, or after rank 0 gave up; then all load as before."""
+    os.environ["HEADRACE_GROUP_TIMEOUT"], _group_store.SILENCE_SECONDS = "2" if rank == 0 else "20", 3
+    results = []
+    if rank == 0:
+        results.append(failure_of(lambda: load(folder))[:2])
+    elif how != "left out":
+        time.sleep(3)
+        results.append(failure_of(lambda: load(folder))[:2])
+    if how == "late, and tried again" and rank == 0:
+        results.append(failure_of(lambda: load(folder))[:2])
+    torch.distributed.barrier()
+    os.environ["HEADRACE_GROUP_TIMEOUT"] = "20"
+    for _ in range(3):
+        results.append(failure_of(lambda: load(folder))[:2])
+        torch.distributed.barrier()
+    return results
+
+
+@pytest.mark.parametrize("how", ["left out", "late", "late, and tried again"])
+def test_ranks_find_each_other_after_a_load_that_one_left_out(checkpoint, how):
+    first, second = ranks.values(ranks.run(2, leave_one_out, checkpoint, how))
+    assert first[0][0] == "GroupError" and "rank 1 (global 1) has not begun this load" in first[0][1]
+    assert first[-3:] == second[-3:] == [("", "")] * 3, (first, second)
+    if how == "late":
+        assert second[0][0] == "GroupError" and "the others gave up waiting for this rank" in second[0][1]
+    if how == "late, and tried again":
+        assert first[1] == second[0] == ("", ""), (first, second)
+
+
 # ----------------------------------------------------------------------------------- a rank that ends, or is only late
 
 
