@@ -253,11 +253,13 @@ class Peer:
                            f"{waited:.0f} s; make a new group of the ranks that live")
             if self._thread.has_ended(rank) and not self._thread.take([f"say/{rank}"]):
                 raise Lost(f"{member.name_of(rank)} has left before the load began")
-        if self._is_behind and waited > _group_store.SILENCE_SECONDS:
+        is_lone = self._is_behind and waited > _group_store.SILENCE_SECONDS
+        if is_lone or waited > limit:
+            self._thread.set(_group_store.LATE, b"")
+        if is_lone:
             raise Lost(f"the others gave up waiting for this rank in an earlier load, and {member.name_of(missing[0])} "
                        f"has begun no other within {waited:.0f} s")
         if waited > limit:
-            self._thread.set(_group_store.LATE, b"")
             raise Lost(f"{member.name_of(missing[0])} has not begun this load within {limit:.0f} s "
                        "(group_timeout=)")
 

@@ -27,7 +27,8 @@ class StoreSilent(Exception):
 
 
 class StoreThread:
-    """Runs calls on the store, and from begin() on beats in between. `failed` is why it has ended by itself, or None."""
+    """Runs calls on the store, and beats in between, from begin() on. `failed` is why it has ended by itself, or
+    None."""
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
         self._store = store
