@@ -65,6 +65,10 @@ class Beginning:
             raise self._error
         return self._result
 
+    def is_over(self) -> bool:
+        """Whether opening failed, or its files are others now. Does not wait."""
+        return self._opened.is_set() and not self.is_fresh()
+
     def checkpoint(self) -> Checkpoint:
         """The Checkpoint, once its headers are read. Raises what open() raises."""
         return Checkpoint(*self.result())
@@ -120,7 +124,7 @@ def begin(
     The next open(), load(), stream() or start() of the same source takes over what was begun. The kernel reads the
     first `read_ahead_bytes` into the page cache (None: a quarter of the memory that is available; 0: none), until the
     load starts, which copies them from there and lets go of them. GPUs that `device` or `device_map` name are started
-    meanwhile. Errors come from the call that takes over.
+    meanwhile. Errors come from the call that takes over. A source that was begun and not taken over is not begun anew.
     """
     if read_ahead_bytes is not None:
         read_ahead_bytes = _checks.number("read_ahead_bytes=", read_ahead_bytes, 2**64 - 1)
@@ -129,11 +133,16 @@ def begin(
         source = _hub.paths_of(source)
     devices = [] if device_map is None else list(_places.check_map(device_map).values())
     devices += [] if device is None else [device]
-    beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes, devices)
     key = key_of(source, revision, strict, allow_trailing)
-    if key is not None:
-        with _lock:
-            _begun[key] = beginning
+    with _lock:
+        beginning = None if key is None else _begun.get(key)
+        if beginning is None or beginning.is_over():
+            beginning = Beginning(source, revision, strict, allow_trailing, read_ahead_bytes, devices)
+            devices = []
+            if key is not None:
+                _begun[key] = beginning
+    if devices:
+        threading.Thread(target=start_devices, args=(devices,), name="headrace-begin", daemon=True).start()
     return beginning
 
 

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from . import _core, _group_link, _group_store, _options, errors
 from ._group_link import Link
@@ -69,6 +69,8 @@ class Lost(Exception):
 class Peer:
     """One rank in one load, among its peers. The library calls exchange(), alloc() ... close() as core_group.h says."""
 
+    _open: ClassVar[set[Peer]] = set()  # until they are closed nobody clears them, whatever cycle their load is in
+
     def __init__(self, member: Member) -> None:
         with member.lock:
             member.count += 1
@@ -91,6 +93,7 @@ class Peer:
         self._thread = StoreThread(member.store(), member.rank, member.world)
         self._stuck: tuple[float, int] = (0.0, 0)  # when the store was last looked at, and our looks since
         threading.Thread(target=self._watch, name="headrace-group-watch", daemon=True).start()
+        Peer._open.add(self)
 
     # ------------------------------------------------------------------------------------------------- before it
 
@@ -178,6 +181,7 @@ class Peer:
         if has_failed:
             self.fail(f"{self.member.name_of(self.member.rank)} could not start")
         self._closed.set()
+        Peer._open.discard(self)
         self._memory.clear()
         self._thread.stop()
         self._thread.join(1.0)

@@ -104,8 +104,12 @@ def _targets(module: Any) -> Iterator[_Target]:
         for attribute, tensor in {**child._parameters, **buffers}.items():
             if tensor is None:
                 continue
+            name = f"{prefix}.{attribute}" if prefix else attribute
+            if hasattr(tensor, "materialize"):  # as those of torch.nn.LazyLinear
+                message = f"'{name}' in the module has no shape yet; run the module once, or materialize() it"
+                raise errors.make("Unsupported", message, tensor=name)
             target = by_id.setdefault(id(tensor), _Target(tensor))
-            target.names.append(f"{prefix}.{attribute}" if prefix else attribute)
+            target.names.append(name)
             target.places.append((child, attribute))
     yield from by_id.values()
 
@@ -231,7 +235,8 @@ def _dtype_for(old: Any, stored: str, dtype: Any) -> str:
 def _put(torch: Any, target: _Target, tensor: Any) -> None:
     old = target.tensor
     if isinstance(old, torch.nn.Parameter):
-        tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad)
+        can_learn = tensor.is_floating_point() or tensor.is_complex()  # integers of quantized weights cannot
+        tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and can_learn)
         tensor.__dict__.update(old.__dict__)
     for module, attribute in target.places:
         registered = module._parameters if attribute in module._parameters else module._buffers

@@ -377,6 +377,7 @@ class _Waiter:
             future.set_result(tensor if self._convert is None else self._convert(tensor))
         except BaseException as error:
             future.set_exception(error)
+            self = future = None  # type: ignore[assignment]  # of this frame, which the exception keeps
 
 
 class _Bar:

@@ -2,6 +2,7 @@
 named error, or completes, and can load again."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -140,6 +141,27 @@ def test_lost_rank_in_the_next_load(checkpoint):
     first, second = ranks.run(2, load_after_loss, checkpoint, lost=(1,))[0].value
     assert first[0] == second[0] == "GroupError"
     assert "rank 1 (global 1) was lost in an earlier load" in second[1] and second[2] < 10
+
+
+def drop_in_a_cycle(rank, folder):
+    """A load whose group has failed, that only the garbage collector finds."""
+    _group_store.SILENCE_SECONDS = 2
+    complaints = []
+    sys.unraisablehook = lambda info: complaints.append(str(info.exc_value))
+    job = headrace.start(folder, framework="torch", group=True, window_bytes=90000, group_bytes=1 << 18)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    found = failure_of(job.wait)
+    job.itself = job
+    time.sleep(1)
+    del job
+    gc.collect()
+    return found, complaints
+
+
+def test_garbage_of_a_load_that_failed(checkpoint):
+    found, complaints = ranks.run(2, drop_in_a_cycle, checkpoint, lost=(1,))[0].value
+    assert found[0] == "GroupError" and complaints == []
 
 
 def never_begin(rank, folder):

@@ -120,6 +120,20 @@ def test_the_dtype_of_the_module_or_as_stored(path, state):
     assert model.embed.weight.dtype == torch.float32
 
 
+def test_integers_where_floats_were_expected(tmp_path):
+    save_file({"weight": torch.ones(2, 2, dtype=torch.int64)}, tmp_path / "x.safetensors")
+    module = torch.nn.Linear(2, 2, bias=False, device="meta")
+    headrace.torch.load_into_module(module, tmp_path / "x.safetensors", dtype="auto")
+    assert module.weight.dtype == torch.int64 and not module.weight.requires_grad
+
+
+def test_parameters_without_a_shape(tmp_path):
+    save_file({"weight": torch.ones(3, 2), "bias": torch.ones(3)}, tmp_path / "x.safetensors")
+    module = torch.nn.LazyLinear(3)
+    with pytest.raises(headrace.errors.Unsupported, match="'weight' in the module has no shape yet"):
+        headrace.torch.load_into_module(module, tmp_path / "x.safetensors")
+
+
 def test_any_name_of_a_tied_one(path, state, tmp_path):
     tensors = {name: tensor for name, tensor in state.items() if name != "embed.weight"}
     save_file(tensors, tmp_path / "other.safetensors")

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -505,3 +506,24 @@ def test_small_tensors_do_not_wait_for_a_busy_thread(tmp_path):
         stop.set()
         thread.join()
     assert seconds < 5000 * sys.getswitchinterval() / 10
+
+
+def test_a_future_that_failed_keeps_no_load(tmp_path):
+    path = write_sparse(tmp_path / "short.safetensors", {"a": 1 << 20})
+    with headrace.open(path) as checkpoint:
+        os.truncate(path, os.path.getsize(path) - 100)
+        gc.disable()
+        try:
+            job = checkpoint.start()
+            future = job.future("a")
+            with pytest.raises(headrace.HeadraceError):
+                future.result()
+            alive = weakref.ref(job._load)
+            job.close()
+            del job, future
+            deadline = time.monotonic() + 5  # the thread of futures ends by itself
+            while alive() is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert alive() is None
+        finally:
+            gc.enable()

@@ -164,6 +164,18 @@ def test_begin_is_taken_over(path, monkeypatch):
     assert len(beginning.checkpoint()) == 4
 
 
+def test_begun_twice_is_begun_once(path, tmp_path):
+    assert headrace.begin(path) is headrace.begin(path)
+    core, _ = headrace.begin(path).result()
+    assert headrace.open(path)._core is core
+    missing = tmp_path / "later.safetensors"
+    failed = headrace.begin(missing)
+    with pytest.raises(FileNotFoundError):
+        failed.result()
+    reference.write_by_hand(missing, TENSORS)
+    assert headrace.begin(missing) is not failed and len(headrace.open(missing)) == 4
+
+
 def test_begin_is_not_taken_over_when_the_file_changed_or_the_arguments_differ(path):
     headrace.begin(path)
     assert len(headrace.open(path, strict=False)) == 4
