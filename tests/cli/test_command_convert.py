@@ -177,7 +177,7 @@ def test_memory_is_that_of_the_window(tmp_path, options):
         peaks.append(peak_bytes("--window", "16MiB", "--threads", "2", "--no-sync", *options, path,
                                 tmp_path / "o.safetensors"))
         (tmp_path / "o.safetensors").unlink()
-    assert peaks[1] < peaks[0] + (16 << 20), peaks
+    assert peaks[1] < peaks[0] + (24 << 20), peaks  # of 160 MiB that it reads more; readers come and go
     assert peaks[1] < 80 << 20, "the model has 192 MiB"
 
 
