@@ -4,7 +4,8 @@ A LazyTensor has the dtype and shape of the tensor in the file and host memory a
 slices, chunk, t, size-1 dimensions ...) are lazy too: they are taken of a tensor on PyTorch's `meta` device, which
 computes sizes and strides and has no memory. Copied into memory of the same dtype, exactly the bytes of the view are
 read, straight to where they belong. Whatever else is done with it reads it first, and then goes on with an ordinary
-tensor that owns its memory. So the result never depends on which operations are known here.
+tensor. So the result never depends on which operations are known here. What is read of a tensor, and of its views, lies
+in one memory, as it would of an ordinary one; of a view no more is read than it has, as long as that will do.
 
 With several ranks most of it is read ahead (_ahead.py): then the same bytes come from memory.
 
@@ -75,6 +76,16 @@ def _dim_of(
         if fits and axes[dim] is None:
             return dim
     return None
+
+
+def _are_apart(one: Box, other: Box) -> bool:
+    """Whether no element is in both; False where that takes more than a look."""
+    return any(a.stop <= b.start or b.stop <= a.start for a, b in zip(one.slices, other.slices))
+
+
+def _is_within(inner: Box, outer: Box) -> bool:
+    """Whether all elements of one are in the other; False where that takes more than a look."""
+    return all(a.start >= b.start and a.stop <= b.stop and b.step == 1 for a, b in zip(inner.slices, outer.slices))
 
 
 class Source:
@@ -204,8 +215,9 @@ class LazyTensor(torch.Tensor):
     _view: torch.Tensor
     _box: Union[Box, None]
     _root: Union[LazyTensor, None]  # of which it is a view; None: of none, as a cycle would keep it alive
-    _value: Union[torch.Tensor, None]
-    _is_shared: bool  # `_value` lies in the root's, or is it; else nothing has written to it
+    _value: Union[torch.Tensor, None]  # of a view: a view of the root's `_memory`
+    _memory: Union[torch.Tensor, None]  # of a root: for all of it, once some was read
+    _parts: list[tuple[Box, torch.Tensor]]  # that were read, and may have been written to since
     was_copied: bool
 
     @staticmethod
@@ -215,7 +227,8 @@ class LazyTensor(torch.Tensor):
         self: LazyTensor = torch.Tensor._make_wrapper_subclass(
             cls, view.shape, strides=view.stride(), dtype=view.dtype, device=_HOST, requires_grad=False
         )
-        self._source, self._info, self._view, self._value, self._is_shared = source, info, view, None, root is None
+        self._source, self._info, self._view, self._value = source, info, view, None
+        self._memory, self._parts = None, []
         self._box = box_of(info.shape, view) if view.numel() else None
         self._root = root
         self.was_copied = False
@@ -229,21 +242,44 @@ class LazyTensor(torch.Tensor):
         return f"<headrace.LazyTensor of '{self._info.name}', {tuple(self.shape)}, {self.dtype}>"
 
     def value(self) -> torch.Tensor:
-        """An ordinary tensor with its elements; of a view, in the whole's memory from when that is there."""
-        whole = None if self._root is None else self._root._value
-        if whole is not None and not self._is_shared:
-            view = self._view
-            self._value = whole.as_strided(view.shape, view.stride(), view.storage_offset())
-            self._is_shared = True
-        elif self._value is None:
-            self._value = self._read(_HOST)
+        """An ordinary tensor with its elements, the same at each call."""
+        if self._value is None:
+            self._value = self._read_whole() if self._root is None else self._root._part_of(self)
         return self._value
 
-    def shared_value(self) -> torch.Tensor:
-        """As value(), in memory that views of the same tensor share: for what writes to it, or may."""
-        if self._root is not None:
-            self._root.value()
+    def value_in_whole(self) -> torch.Tensor:
+        """The same, where all of the memory that it lies in is there: for what may look beside it."""
+        self._whole().value()
         return self.value()
+
+    def _read_whole(self) -> torch.Tensor:
+        """What was read before stays as it is by now."""
+        if self._memory is None:
+            self._memory = self._read(_HOST)
+        elif self._box is not None:
+            kept = [part.clone() for _, part in self._parts]
+            self._source.read(self._info.name, self._box, self._memory)
+            for (_, part), copy in zip(self._parts, kept):
+                part.copy_(copy)
+        return self._memory
+
+    def _part_of(self, lazy: LazyTensor) -> torch.Tensor:
+        """The value of one of its views."""
+        box = lazy._box
+        if box is None:
+            return torch.empty(lazy.shape, dtype=lazy.dtype)
+        has_it = self._value is not None or any(_is_within(box, other) for other, _ in self._parts)
+        if not has_it and not all(_are_apart(box, other) for other, _ in self._parts):
+            self.value()
+            has_it = True
+        if self._memory is None:
+            self._memory = torch.empty(self.shape, dtype=self.dtype)
+        view = lazy._view
+        part = self._memory.as_strided(view.shape, view.stride(), view.storage_offset())
+        if not has_it:
+            self._source.read(self._info.name, box, part)
+            self._parts.append((box, part))
+        return part
 
     def _whole(self) -> LazyTensor:
         return self if self._root is None else self._root
@@ -263,7 +299,7 @@ class LazyTensor(torch.Tensor):
     def _copy_into(self, memory: torch.Tensor) -> bool:
         """memory.copy_(self), where reading does it. What has another dtype is read to the same GPU first."""
         whole = self._whole()
-        if self._value is not None or whole._value is not None or self._box is None:
+        if whole._memory is not None or self._box is None:
             return False
         if can_take(memory, self):
             self._source.copy(self._info.name, self._box, memory)
@@ -281,7 +317,7 @@ class LazyTensor(torch.Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _OF_MEMORY:
-            return func(*_values(args, True), **_values(kwargs or {}))
+            return func(*_values(args, func in _OF_ALL_MEMORY), **_values(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -299,28 +335,31 @@ class LazyTensor(torch.Tensor):
         if func is _COPY and isinstance(args[1], LazyTensor) and not isinstance(first, LazyTensor):
             if args[1]._copy_into(args[0]):
                 return args[0]
-        is_shared = func._schema.is_mutable or func.is_view  # what is written here, or through the view that it makes
-        values = (*_values(args[:1], is_shared), *_values(args[1:]))
-        result = func(*values, **_values(kwargs, is_shared))
-        return first if is_shared and isinstance(first, LazyTensor) and result is values[0] else result
+        values = _values(args, func is _AS_STRIDED)  # which counts from the start of the memory
+        result = func(*values, **_values(kwargs))
+        is_same = func._schema.is_mutable and isinstance(first, LazyTensor) and result is values[0]
+        return first if is_same else result
 
 
 _COPY = torch.ops.aten.copy_.default
+_AS_STRIDED = torch.ops.aten.as_strided.default
 _DETACH = torch.ops.aten.detach.default
 
-#: What asks for memory without an operation of PyTorch's that would be seen.
-_OF_MEMORY = {
+#: What asks for memory without an operation of PyTorch's that would be seen; these for all that it lies in.
+_OF_ALL_MEMORY = {
     torch.Tensor.data_ptr,
-    torch.Tensor.numpy,
-    torch.Tensor.tolist,
     torch.Tensor.untyped_storage,
     torch.Tensor.storage,
-    torch.Tensor.__array__,
-    torch.Tensor.__dlpack__,
     torch.Tensor.__reduce_ex__,
     torch.Tensor.__deepcopy__,
-    torch.Tensor.pin_memory,
     torch.Tensor.share_memory_,
+}
+_OF_MEMORY = _OF_ALL_MEMORY | {
+    torch.Tensor.numpy,
+    torch.Tensor.tolist,
+    torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+    torch.Tensor.pin_memory,
 }
 
 
@@ -332,12 +371,12 @@ def _views(lazy: LazyTensor, views: Any) -> Any:
     return None if any(view is None for view in made) else made
 
 
-def _values(tree: Any, is_shared: bool = False) -> Any:
+def _values(tree: Any, in_whole: bool = False) -> Any:
     """`tree` with ordinary tensors instead of lazy ones."""
     if isinstance(tree, LazyTensor):
-        return tree.shared_value() if is_shared else tree.value()
+        return tree.value_in_whole() if in_whole else tree.value()
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_values(entry, is_shared) for entry in tree)
+        return type(tree)(_values(entry, in_whole) for entry in tree)
     if isinstance(tree, dict):
-        return {key: _values(entry, is_shared) for key, entry in tree.items()}
+        return {key: _values(entry, in_whole) for key, entry in tree.items()}
     return tree

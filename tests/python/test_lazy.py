@@ -194,6 +194,47 @@ def test_what_was_read_of_a_view_follows_the_whole(source, tensor):
         assert torch.equal(torch.as_tensor(found), expected)
 
 
+def test_views_that_are_read_and_written_to_at_random(source, tensor):
+    """Any number of views of one tensor, lazy or not by now, in any order: as of one memory."""
+    generator = random.Random(5)
+    for _ in range(120):
+        ordinary = tensor.clone()
+        views = [(lazy_of(source), ordinary)]
+        for _ in range(generator.randint(2, 12)):
+            lazy, expected = generator.choice(views)
+            kind = generator.choice(["view", "view", "read", "scale", "fill", "copy", "bits", "flat"])
+            if kind == "view" and expected.dtype == torch.float32:
+                operation = random_view(generator, expected.shape)
+                views.append((operation(lazy), operation(expected)))
+            elif kind == "bits" and expected.dtype == torch.float32:
+                views.append((lazy.view(torch.int32), expected.view(torch.int32)))
+            elif kind == "flat" and expected.is_contiguous():
+                views.append((lazy.view(-1), expected.view(-1)))
+            elif kind == "scale":
+                lazy.mul_(2)
+                expected.mul_(2)
+            elif kind == "fill" and expected.numel():
+                lazy.view(expected.shape)[..., :1].fill_(3)
+                expected.view(expected.shape)[..., :1].fill_(3)
+            elif kind == "copy":
+                memory = torch.empty(expected.shape, dtype=expected.dtype)
+                memory.copy_(lazy)
+                assert raw(memory) == raw(expected)
+            else:
+                assert raw(lazy.clone()) == raw(expected)
+        for lazy, expected in views:
+            assert raw(lazy.clone()) == raw(expected)
+
+
+def test_a_part_is_read_alone(source, tensor):
+    """Also where it is viewed in a way that is none of these, and only once."""
+    lazy = lazy_of(source)
+    part = lazy.narrow(0, 1, 2)
+    assert torch.equal(part.view(-1), tensor.narrow(0, 1, 2).reshape(-1)) and source.bytes_copied == 2 * 8 * 10 * 4
+    assert torch.equal(lazy[2].view(torch.int32), tensor[2].view(torch.int32))
+    assert torch.equal(part.sum(), tensor.narrow(0, 1, 2).sum()) and source.bytes_copied == 2 * 8 * 10 * 4
+
+
 def test_parameters_of_what_was_read_and_what_was_not(source, tensor):
     for is_read in (False, True):
         lazy = lazy_of(source)
