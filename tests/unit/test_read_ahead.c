@@ -301,6 +301,12 @@ static void test_load_ends_it(void **state)
     model_close(&model);
 }
 
+#ifdef __SANITIZE_THREAD__ /* takes five times as long */
+#define TURN_COUNT 8
+#else
+#define TURN_COUNT 30
+#endif
+
 /* Whenever it starts. */
 static void test_races(void **state)
 {
@@ -309,13 +315,13 @@ static void test_races(void **state)
     open_cold(&model);
     played.failure_count = 0;
     struct hr_loader *loader = small_loader(0);
-    for (int turn = 0; turn < 30; turn++) {
+    for (int turn = 0; turn < TURN_COUNT; turn++) {
         pthread_t threads[2];
         for (size_t i = 0; i < model.path_count; i++)
             page_cache_drop(model.paths[i]);
         for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, read_ahead_main, &model), 0);
-        usleep((useconds_t)turn * 200);
+        usleep((useconds_t)turn * 6000 / TURN_COUNT);
         load_whole_model(loader, &model);
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
