@@ -5,10 +5,8 @@
  * request: 128 KiB on many machines, 8 MiB on some) and forgets the rest, without a word. So the file is asked for step
  * by step, and a step is what the page cache was seen to take.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <headrace/headrace.h>
-#include <sys/uio.h>
 
 #include "base/error.h"
 #include "base/limits.h"
@@ -21,7 +19,6 @@ struct reading {
     const struct hr_checkpoint *checkpoint;
     uint64_t load_count; /* of the checkpoint, at first */
     uint64_t left;       /* bytes that may still be asked for */
-    uint64_t asked;      /* in all */
     uint64_t step;       /* bytes that one call is taken for */
     uint64_t in_flight;  /* most of the file at hand */
 };
@@ -57,21 +54,8 @@ static int ask_all(struct reading *reading, int fd, uint64_t at, uint64_t bytes)
             reading->step = (uint64_t)taken > HR_READ_AHEAD_STEP_MIN ? (uint64_t)taken : HR_READ_AHEAD_STEP_MIN;
         done += (uint64_t)taken;
     }
-    reading->asked += bytes;
     reading->left -= bytes;
     return 1;
-}
-
-/* Until the byte at `at`, which was asked for, is there; 0 when that cannot be. */
-static int wait_for(int fd, uint64_t at)
-{
-    char byte;
-    struct iovec vector = {&byte, 1};
-    ssize_t got;
-    do
-        got = hr_sys->preadv(fd, &vector, 1, at, 0);
-    while (got == -EINTR);
-    return got == 1;
 }
 
 /* Once so much is on its way that the drive is busy, a step for each that has come. */
@@ -83,7 +67,7 @@ static int read_step(struct reading *reading, size_t file_index, int fd, uint64_
     if (reading->in_flight <= HR_READ_AHEAD_FLIGHT_BYTES)
         return 1;
     reading->in_flight -= bytes;
-    return wait_for(fd, at + bytes - 1 - reading->in_flight);
+    return hr_read_byte(fd, at + bytes - 1 - reading->in_flight, 0) == 1;
 }
 
 /* How much is looked at next: little till the first bytes that are not cached are found. */
@@ -114,7 +98,7 @@ static void read_claimed(struct reading *reading, size_t file_index, int fd)
         is_begun = !resident;
     }
     if (is_begun)
-        wait_for(fd, at - 1); /* or many small files would all be on their way */
+        hr_read_byte(fd, at - 1, 0); /* or many small files would all be on their way */
 }
 
 /* A file that cannot be opened is left to the load, which names what is wrong. */
@@ -136,12 +120,14 @@ int hr_checkpoint_read_ahead(const struct hr_checkpoint *checkpoint, uint64_t mo
 {
     if (!checkpoint)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "the checkpoint must be given; it is NULL");
-    uint64_t load_count = atomic_load(&checkpoint->ahead->load_count);
-    struct reading reading = {checkpoint, load_count,          most_bytes ? most_bytes : default_bytes(),
-                              0,          HR_READ_AHEAD_BYTES, 0};
+    uint64_t most = most_bytes ? most_bytes : default_bytes();
+    struct reading reading = {.checkpoint = checkpoint,
+                              .load_count = atomic_load(&checkpoint->ahead->load_count),
+                              .left = most,
+                              .step = HR_READ_AHEAD_BYTES};
     for (size_t i = 0; i < checkpoint->file_count && reading.left; i++)
         read_file(&reading, i);
     if (ret_bytes)
-        *ret_bytes = reading.asked;
+        *ret_bytes = most - reading.left;
     return 0;
 }

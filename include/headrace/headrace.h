@@ -469,10 +469,10 @@ HR_API void hr_loader_free(struct hr_loader *loader);
  * all ranks. Host loads: a collective is done when it returns. GPU loads: it is done when the work is that it has put
  * into `stream`, and it begins after what `stream` holds.
  *
- * Every window carries the state of every rank: an error, a cancellation or the hr_load_free() of a load that lacks items,
- * of one rank, ends the load of all at that window, with HR_EGROUP_ERROR that names the rank; items that were ready before stay usable. A rank
- * that dies cannot tell: ending the collectives that wait for it is the transport's affair (a timeout, an abort), and
- * `failure` is how the library learns of it.
+ * Every window carries the state of every rank: an error, a cancellation or the hr_load_free() of a load that lacks
+ * items, of one rank, ends the load of all at that window, with HR_EGROUP_ERROR that names the rank; items that were
+ * ready before stay usable. A rank that dies cannot tell: ending the collectives that wait for it is the transport's
+ * affair (a timeout, an abort), and `failure` is how the library learns of it.
  */
 struct hr_group {
     size_t size;    /* of this struct */

@@ -118,7 +118,7 @@ static PyObject *checkpoint_read_ahead(PyObject *self, PyObject *argument)
     Py_BEGIN_ALLOW_THREADS rc = hr_checkpoint_read_ahead(handle_of(self), bytes, &asked, &err);
     Py_END_ALLOW_THREADS if (rc != 0)
     {
-        return core_raise(PyType_GetModuleState(Py_TYPE(self)), &err);
+        return core_raise(core_state_of(self), &err);
     }
     return PyLong_FromUnsignedLongLong(asked);
 }

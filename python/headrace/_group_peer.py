@@ -257,15 +257,17 @@ class Peer:
                            f"{waited:.0f} s; make a new group of the ranks that live")
             if self._thread.has_ended(rank) and not self._thread.take([f"say/{rank}"]):
                 raise Lost(f"{member.name_of(rank)} has left before the load began")
-        is_lone = self._is_behind and waited > _group_store.SILENCE_SECONDS
-        if is_lone or waited > limit:
-            self._thread.set(_group_store.LATE, b"")
-        if is_lone:
-            raise Lost(f"the others gave up waiting for this rank in an earlier load, and {member.name_of(missing[0])} "
-                       f"has begun no other within {waited:.0f} s")
+        first = member.name_of(missing[0])
+        if self._is_behind and waited > _group_store.SILENCE_SECONDS:
+            self._give_up("the others gave up waiting for this rank in an earlier load, and "
+                          f"{first} has begun no other within {waited:.0f} s")
         if waited > limit:
-            raise Lost(f"{member.name_of(missing[0])} has not begun this load within {limit:.0f} s "
-                       "(group_timeout=)")
+            self._give_up(f"{first} has not begun this load within {limit:.0f} s (group_timeout=)")
+
+    def _give_up(self, why: str) -> None:
+        """For who begins this load later: it takes part in another."""
+        self._thread.set(_group_store.LATE, b"")
+        raise Lost(why)
 
     def _agree(self, heads: tuple[dict[str, Any], ...]) -> Link:
         """The link for this load: one that all ranks have idle, or a new one."""

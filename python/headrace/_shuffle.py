@@ -59,12 +59,10 @@ class Shuffle:
             paths, owners = _assign(files, self._world)
             self._checkpoint = open_checkpoint(paths)
             self._owners = dict(zip(map(str, self._checkpoint.files), owners))
-            wanted = set(self._checkpoint if names is None else names)
-            for name in wanted.difference(self._checkpoint):
-                message = f"{self._checkpoint.label}: no tensor is named '{name}'"
-                raise errors.make("TensorNotFound", message, tensor=name)
-            self._names = [name for name in self._checkpoint if name in wanted]
-            own = [name for name in self._names if self.owner(name) == self._rank]
+            wanted = self._checkpoint if names is None else names
+            owned = {name: self.owner(name) for name in wanted}  # which refuses what is not there
+            self._names = [name for name in self._checkpoint if name in owned]
+            own = [name for name in self._names if owned[name] == self._rank]
             self._job = self._checkpoint.start(own, framework="torch", device=device, loader=loader)
             self.device: str = self._job._facts["device"]  #: "cpu" or "cuda:N"
             if peer is not None:

@@ -34,16 +34,22 @@ int64_t hr_residency_exact(int fd, uint64_t offset, uint64_t size)
     return error ? error : cut(page_count * page_size(), size);
 }
 
-/* 1: the page cache holds the byte, 0: it does not, or the file ends before it; else -errno. */
-static int probe_byte(int fd, uint64_t offset)
+int hr_read_byte(int fd, uint64_t offset, int flags)
 {
     char byte;
     struct iovec vector = {&byte, 1};
     ssize_t got;
     do
-        got = hr_sys->preadv(fd, &vector, 1, offset, RWF_NOWAIT);
+        got = hr_sys->preadv(fd, &vector, 1, offset, flags);
     while (got == -EINTR);
-    return got == -EAGAIN ? 0 : (int)got;
+    return (int)got;
+}
+
+/* 1: the page cache holds the byte, 0: it does not, or the file ends before it; else -errno. */
+static int probe_byte(int fd, uint64_t offset)
+{
+    int got = hr_read_byte(fd, offset, RWF_NOWAIT);
+    return got == -EAGAIN ? 0 : got;
 }
 
 static int64_t probe_places(int fd, uint64_t offset, uint64_t size)

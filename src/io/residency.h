@@ -36,6 +36,9 @@ int64_t hr_residency(int fd, uint64_t offset, uint64_t size, enum hr_residency_w
 /* The same by cachestat alone: exact, and nothing is read. */
 int64_t hr_residency_exact(int fd, uint64_t offset, uint64_t size);
 
+/* Reads a byte and throws it away: when this returns, it is there. As preadv2(2): 1, 0 past the file's end, or -errno. */
+int hr_read_byte(int fd, uint64_t offset, int flags);
+
 /*
  * Lets the page cache drop the whole pages within [offset, offset + size), the file's last one included where the range
  * reaches its end. Pages that were there before the read go too: ask before reading, and call this only for what

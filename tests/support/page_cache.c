@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/residency.h"
@@ -43,6 +44,16 @@ void page_cache_drop(const char *path)
     assert_true(fd >= 0 && fsync(fd) == 0);
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     close(fd);
+}
+
+int64_t page_cache_held(const char *path)
+{
+    struct stat stat;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && fstat(fd, &stat) == 0);
+    int64_t bytes = hr_residency_exact(fd, 0, (uint64_t)stat.st_size);
+    close(fd);
+    return bytes;
 }
 
 /* Now and then a page that was just read is gone again, perhaps by a drop that came late. */

@@ -12,6 +12,8 @@ int page_cache_file(const char *path, uint64_t seed, uint64_t size);
 void page_cache_empty(int fd, uint64_t size);
 /* Puts a file on the disk, and out of the page cache where that can be had. */
 void page_cache_drop(const char *path);
+/* Bytes of a file that the page cache holds; negative where nobody tells. */
+int64_t page_cache_held(const char *path);
 /* Reads the range and nothing beside it into the page cache. */
 void page_cache_fill(int fd, uint64_t offset, uint64_t size);
 

@@ -13,12 +13,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/sys.h"
-#include "io/residency.h"
 #include "io/storage.h"
 #include "support/fake_storage.h"
 #include "support/faults.h"
@@ -39,23 +37,13 @@ static struct hr_loader *any_loader(struct hr_loader_options options, int gpu)
 
 /* ---------------------------------------------------------------------------------- the real system */
 
-static int64_t resident_bytes(const char *path)
-{
-    struct stat stat;
-    int fd = open(path, O_RDONLY);
-    assert_true(fd >= 0 && fstat(fd, &stat) == 0);
-    int64_t bytes = hr_residency_exact(fd, 0, (uint64_t)stat.st_size);
-    close(fd);
-    return bytes;
-}
-
 /* Puts the model's files on the disk and out of the page cache; 0 where that cannot be had. */
 static int make_cold(const struct test_model *model)
 {
     int64_t left = 0;
     for (size_t i = 0; i < model->path_count; i++) {
         page_cache_drop(model->paths[i]);
-        left += resident_bytes(model->paths[i]);
+        left += page_cache_held(model->paths[i]);
     }
     return left == 0;
 }
@@ -77,7 +65,7 @@ static void check_page_cache(const struct test_model *model, const struct hr_sta
 {
     int64_t resident = 0;
     for (size_t i = 0; i < model->path_count; i++)
-        resident += resident_bytes(model->paths[i]);
+        resident += page_cache_held(model->paths[i]);
     if (resident > (int64_t)stats->bytes_needed / 100 + (int64_t)(64 * KIB))
         fail_msg("the page cache holds %lld bytes more", (long long)resident);
 }
@@ -115,7 +103,7 @@ static void test_keep_cache(void **state)
     assert_true(!*stats.storage || strncmp(stats.storage, "buffered by ", 12) == 0);
     assert_true(!*stats.storage || strstr(stats.storage, "keep_cache"));
     for (size_t i = 0; i < model.path_count; i++)
-        assert_true(resident_bytes(model.paths[i]) > 2900000);
+        assert_true(page_cache_held(model.paths[i]) > 2900000);
     make_hot(&model);
     stats = load_whole_model(loader, &model);
     assert_string_equal(stats.storage, "");

@@ -13,13 +13,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/limits.h"
 #include "base/sys.h"
 #include "catalog/ahead.h"
-#include "io/residency.h"
 #include "support/page_cache.h"
 #include "support/test_model.h"
 
@@ -63,11 +61,7 @@ static int64_t resident_bytes(const struct test_model *model)
 {
     int64_t bytes = 0;
     for (size_t i = 0; i < model->path_count; i++) {
-        struct stat stat;
-        int fd = open(model->paths[i], O_RDONLY | O_CLOEXEC);
-        assert_true(fd >= 0 && fstat(fd, &stat) == 0);
-        int64_t here = hr_residency_exact(fd, 0, (uint64_t)stat.st_size);
-        close(fd);
+        int64_t here = page_cache_held(model->paths[i]);
         if (here < 0)
             return -1;
         bytes += here;

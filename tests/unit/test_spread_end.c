@@ -15,11 +15,11 @@
 #include "support/spread_scene.h"
 
 /* Two heads, of which ranks from the third on get none, behind what all ranks get. */
-static void write_heads(struct test_model *model, uint64_t whole_bytes, uint64_t rows)
+static void write_heads(struct test_model *model)
 {
     const struct test_tensor tensors[] = {
-        {.name = "all", .dtype = HR_DTYPE_U8, .rank = 1, .shape = {whole_bytes}, .seed = 3},
-        {.name = "heads", .dtype = HR_DTYPE_U8, .rank = 3, .shape = {rows, 2, 8}, .seed = 4},
+        {.name = "all", .dtype = HR_DTYPE_U8, .rank = 1, .shape = {300 * KIB}, .seed = 3},
+        {.name = "heads", .dtype = HR_DTYPE_U8, .rank = 3, .shape = {40000, 2, 8}, .seed = 4},
     };
     model_write(model, "heads", tensors, 2, 2, 0);
     model_open(model);
@@ -30,7 +30,7 @@ static struct test_model heads;
 static int setup(void **state)
 {
     (void)state;
-    write_heads(&heads, 300 * KIB, 40000);
+    write_heads(&heads);
     return 0;
 }
 
