@@ -188,7 +188,7 @@ def make(torch: Any, store: Any, number: int, device: str, rank: int, world: int
 
 def _plain(error: Exception) -> str:
     """What an error of PyTorch says, without its place in the source and its advice."""
-    return re.sub(r"^\[[^]]*:\d+\] |\. This is typically.*", "", str(error).split("\n", 1)[0])
+    return re.sub(r"\[[^][]*:\d+\] |\. This is typically.*", "", str(error).split("\n", 1)[0])
 
 
 def check_available(torch: Any, device: str) -> None:

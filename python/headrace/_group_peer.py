@@ -128,7 +128,9 @@ class Peer:
         """Meets the others and agrees on a link. None: it has failed."""
         try:
             return self._exchange(payload)
-        except (Lost, StoreSilent, _group_link.Failed) as error:
+        except _group_link.Failed as error:
+            self._fail_by(first_line(error))
+        except (Lost, StoreSilent) as error:
             self.fail(f"{self._text or first_line(error)}")
         except BaseException as error:
             self.fail(f"{self.member.name_of(self.member.rank)} was stopped: {type(error).__name__}")
@@ -285,8 +287,9 @@ class Peer:
         if number:
             return next(link for link in member.links if link.number == number)
         store = member.torch.distributed.PrefixStore(f"{self._number}/link", member.store())
-        link = _group_link.make(member.torch, store, self._number, self.device, member.rank, member.world,
-                                self._check)
+        with self.pending():
+            link = _group_link.make(member.torch, store, self._number, self.device, member.rank, member.world,
+                                    self._check)
         with member.lock:
             member.links.append(link)
         return link
@@ -328,7 +331,7 @@ class Peer:
 
     @contextlib.contextmanager
     def pending(self) -> Iterator[None]:
-        """While a collective runs."""
+        """While a collective runs, or ranks make a link."""
         before, self._pending = self._pending, self._pending or time.monotonic()
         try:
             yield
@@ -336,8 +339,8 @@ class Peer:
             self._pending = before
 
     def _fail_by(self, error: str) -> None:
-        """A collective has failed: heartbeats or another rank's word will tell soon who is the cause, unless the store
-        is gone too."""
+        """A collective has failed, or making the link: heartbeats or another rank's word will tell soon who is the
+        cause, unless the store is gone too."""
         end = time.monotonic() + _group_store.SILENCE_SECONDS + 3
         while self._text is None and self._thread.failed is None and time.monotonic() < end:
             time.sleep(0.05)

@@ -20,10 +20,16 @@ class Outcome:
     """How a rank ended: its value, or its error, or neither when it was killed."""
 
     def __init__(self, value: Any, kind: str, text: str, seconds: float) -> None:
-        self.value, self.kind, self.text, self.seconds = value, kind, text, seconds
+        self._value, self.kind, self.text, self.seconds = value, kind, text, seconds
+
+    @property
+    def value(self) -> Any:
+        """What the scene returned; it may not have failed."""
+        assert self.kind == "", self
+        return self._value
 
     def __repr__(self) -> str:
-        return f"<{self.kind or 'ok'}: {self.text or self.value!r}, {self.seconds:.1f} s>"
+        return f"<{self.kind or 'ok'}: {self.text or self._value!r}, {self.seconds:.1f} s>"
 
 
 def body(pipe: Any, scene: Any, rank: int, world: int, backend: str, store: str, folder: Path,
@@ -78,5 +84,5 @@ def run(world: int, scene: Any, folder: Path, *arguments: Any, backend: str = "g
 
 def values(outcomes: list[Outcome]) -> list[Any]:
     """What the ranks returned; none may have failed."""
-    assert all(outcome.kind == "" for outcome in outcomes), outcomes
+    assert all(outcome.kind == "" for outcome in outcomes), outcomes  # shows them all
     return [outcome.value for outcome in outcomes]

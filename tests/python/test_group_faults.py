@@ -18,7 +18,7 @@ import reference
 torch = pytest.importorskip("torch")
 import headrace  # noqa: E402
 import ranks  # noqa: E402
-from headrace import _group_store  # noqa: E402
+from headrace import _group_link, _group_peer, _group_store  # noqa: E402
 
 COUNT = 12
 
@@ -143,14 +143,47 @@ def test_lost_rank_in_the_next_load(checkpoint):
     assert "rank 1 (global 1) was lost in an earlier load" in second[1] and second[2] < 10
 
 
+def die_at(rank, folder, moment):
+    """Rank 1 dies before it makes its link, as soon as that is made (those of the others may not be yet), or in its
+    first collective."""
+    os.environ["HEADRACE_GROUP_TIMEOUT"], _group_store.SILENCE_SECONDS = "600", 3
+    make = _group_link.make
+
+    def die(*arguments):
+        if moment == "has a link":
+            make(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1 and moment == "collects":
+        _group_peer.Peer._collective = die
+    elif rank == 1:
+        _group_link.make = die
+    return failure_of(lambda: load(folder))
+
+
+@pytest.mark.parametrize("moment", ["has no link", "has a link", "collects"])
+def test_rank_dies_while_the_load_begins(checkpoint, moment):
+    outcomes = ranks.run(3, die_at, checkpoint, moment, lost=(1,))
+    for rank in (0, 2):
+        kind, text, seconds = outcomes[rank].value
+        assert kind == "GroupError" and "rank 1 (global 1) does not answer since" in text, outcomes
+        assert seconds < ranks.SECONDS_MAX, outcomes
+
+
 def drop_in_a_cycle(rank, folder):
-    """A load whose group has failed, that only the garbage collector finds."""
+    """A load whose group has failed, that only the garbage collector finds. Rank 1 dies in its first collective, when
+    rank 0's load has begun."""
     _group_store.SILENCE_SECONDS = 2
-    complaints = []
+    complaints, has_begun = [], folder.parent / "has-begun"
+
+    def die(*_):
+        while not has_begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1:
+        _group_peer.Peer._collective = die
     sys.unraisablehook = lambda info: complaints.append(str(info.exc_value))
     job = headrace.start(folder, framework="torch", group=True, window_bytes=90000, group_bytes=1 << 18)
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    has_begun.touch()
     found = failure_of(job.wait)
     job.itself = job
     time.sleep(1)
