@@ -33,10 +33,10 @@ class Member:
         self.rank: int = torch.distributed.get_rank(group)
         self.ranks: list[int] = torch.distributed.get_process_group_ranks(group)
         self.world = len(self.ranks)
-        store = c10d._get_process_group_store(group)
-        self._store = store
+        self._store = c10d._get_process_group_store(group)
         self.lock = threading.Lock()
         self.count = 0  # loads begun
+        self.stores: list[Any] = []  # connections that no load uses
         self.links: list[Link] = []  # that exist, of whatever device
         self.idle: set[int] = set()  # numbers of those that no load uses
         self.suspects: set[int] = set()  # ranks that were silent in an earlier load: they are not waited for long
@@ -44,7 +44,11 @@ class Member:
         self.old_keys: list[tuple[int, list[str]]] = []  # of loads that have ended, by number
 
     def store(self) -> Any:
-        """A connection of its own to the store, in a corner of its own."""
+        """A connection of its own to the store, in a corner of its own. Making one can take its host long: it asks for
+        the name of each that connects."""
+        with self.lock:
+            if self.stores:
+                return self.stores.pop()
         clone = getattr(self._store, "clone", None)
         return self.torch.distributed.PrefixStore("headrace", self._store if clone is None else clone())
 
@@ -52,12 +56,14 @@ class Member:
         return f"rank {rank} (global {self.ranks[rank]})"
 
     def drop_links(self, numbers: set[int] | None = None) -> None:
-        """Ends idle links; None: all."""
+        """Ends idle links; None: all, and idle connections to the store."""
         with self.lock:
             gone = [link for link in self.links if link.number in self.idle and (numbers is None or
                                                                                 link.number in numbers)]
             self.links = [link for link in self.links if link not in gone]
             self.idle -= {link.number for link in gone}
+            if numbers is None:
+                self.stores.clear()
         for link in gone:
             link.abort()
 
@@ -186,9 +192,11 @@ class Peer:
         Peer._open.discard(self)
         self._memory.clear()
         self._thread.stop()
-        self._thread.join(1.0)
+        is_free = self._thread.join(1.0)
         member, link = self.member, self._link
         with member.lock:
+            if is_free:
+                member.stores.append(self._thread.store)
             if self._thread.has_begun():
                 names = (f"beat/{member.rank}", f"say/{member.rank}", _group_store.LATE)
                 member.old_keys.append((self._number, [f"{self._number}/{name}" for name in names]))
@@ -234,7 +242,7 @@ class Peer:
 
     def _meet(self) -> dict[int, bytes]:
         """The message of each rank."""
-        member, said, pause = self.member, dict[int, bytes](), 0.001
+        member, said, pause = self.member, dict[int, bytes](), 0.0002
         begun = time.monotonic()
         limit = _options.number_option("group_timeout", self.start_seconds, 10**6) or START_SECONDS
         while True:

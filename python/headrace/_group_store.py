@@ -31,7 +31,8 @@ class StoreThread:
     None."""
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
-        self._store = store
+        self.store = store
+        self._is_sound = True  # no call on the store has failed
         self._prefix: str | None = None  # of the load's keys
         self._rank = rank
         self._others = [other for other in range(world) if other != rank]
@@ -126,8 +127,10 @@ class StoreThread:
             self._last_word = last_word
         self._calls.put(None)
 
-    def join(self, seconds: float) -> None:
+    def join(self, seconds: float) -> bool:
+        """Waits for the end of the thread. Whether `store` can be used by others then."""
         self._thread.join(seconds)
+        return self._is_sound and not self._thread.is_alive()
 
     # ---------------------------------------------------------------------------------------------- on the thread
 
@@ -144,8 +147,9 @@ class StoreThread:
                     due = time.monotonic() + BEAT_SECONDS
                 self._serve(max(0.0, due - time.monotonic()))
             if self._prefix is not None:
-                self._store.set(self._key(self._rank), self._last_word)
+                self.store.set(self._key(self._rank), self._last_word)
         except Exception as error:
+            self._is_sound = False
             self.failed = f"the group's store is gone ({first_line(error)}); its host, often rank 0, may have ended"
 
     def _serve(self, seconds: float) -> None:
@@ -157,8 +161,9 @@ class StoreThread:
             return
         operation, future = entry
         try:
-            future.set_result(operation(self._store))
+            future.set_result(operation(self.store))
         except Exception as error:
+            self._is_sound = False
             future.set_exception(RuntimeError(first_line(error)))
 
     def _key(self, rank: int) -> str:
@@ -166,11 +171,11 @@ class StoreThread:
 
     def _beat(self) -> None:
         self._count += 1
-        self._store.set(self._key(self._rank), str(self._count).encode())
+        self.store.set(self._key(self._rank), str(self._count).encode())
         for rank in self._others:
-            if not self._store.check([self._key(rank)]):
+            if not self.store.check([self._key(rank)]):
                 continue  # get() would wait for it
-            value = bytes(self._store.get(self._key(rank)))
+            value = bytes(self.store.get(self._key(rank)))
             if rank not in self._changed or self._changed[rank][0] != value:
                 self._changed[rank] = value, time.monotonic()
         self.looked = time.monotonic()

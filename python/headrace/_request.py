@@ -95,14 +95,14 @@ class Request:
         self.ranges[item] = ranges
         if position in self.sharded:
             whole, self.shards[item] = self.sharded[position]
-            self.ranges[item] = next(itertools.islice(whole.parts(), part, None))[0]
+            self.ranges[item] = whole.first if part == 0 else next(itertools.islice(whole.parts(), part, None))[0]
 
     def shard(self, position: int, cut: Cut, part: _slices.Shard) -> None:
         """Leaves a rank's block of a cut of a tensor. Raises InvalidArgument and Unsupported."""
         if not self.is_spread:
-            self.cuts[position] = cut.block(part)
+            self.cuts[position] = _slices.block(cut, part)
             return
-        whole, self.cuts[position] = cut.sections(part)
+        whole, self.cuts[position] = _slices.sections(cut, part)
         dim = _slices.dimension(part.dim, len(cut.dims))
         self.sharded[position] = whole, (dim, part.rank, part.world)
 
@@ -263,7 +263,7 @@ def _settle(request: Request) -> None:
             name, dtype, *_ = request.core.info(request.index_of(position))
             request.shapes[position] = _into.packed_shape(name, dtype, cut.shape)
         if cut.is_slice:
-            request.set_ranges(position, position, 0, next(cut.parts())[0])
+            request.set_ranges(position, position, 0, cut.first)
 
 
 # ------------------------------------------------------------------------------------------------------------ dtypes

@@ -433,16 +433,17 @@ def count_threads_and_keys(rank, folder):
     store = torch.distributed.distributed_c10d._get_default_store()
     group = torch.distributed.group.WORLD
     member = headrace._group._members[group]
-    links = [link.number for link in member.links]
+    kept = [link.number for link in member.links], len(member.stores)
     headrace.release()
     time.sleep(0.3)
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace")]
-    return links, len(member.links), names, store.num_keys() if hasattr(store, "num_keys") else None
+    keys = store.num_keys() if hasattr(store, "num_keys") else None
+    return kept, len(member.links) + len(member.stores), names, keys
 
 
-def test_one_link_serves_all_loads_and_nothing_stays(checkpoint):
-    for links, left, names, keys in ranks.values(ranks.run(2, count_threads_and_keys, checkpoint)):
-        assert links == [1] and left == 0 and names == []
+def test_one_link_and_one_connection_serve_all_loads_and_nothing_stays(checkpoint):
+    for kept, left, names, keys in ranks.values(ranks.run(2, count_threads_and_keys, checkpoint)):
+        assert kept == ([1], 1) and left == 0 and names == []
         assert keys is None or keys < 60
 
 
