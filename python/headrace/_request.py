@@ -39,6 +39,9 @@ class Request:
     places: dict[int, str] = field(default_factory=dict)  # of items: its device; what is not here is on the first
     areas: list[_overlap.Area] = field(default_factory=list)  # of the memory of `into`
     streams: dict[str, int] = field(default_factory=dict)  # of each GPU: what used the memory of `into` last
+    # Layers are alike, so cuts of one shape are made once.
+    wholes: dict[tuple[int, ...], Cut] = field(default_factory=dict)
+    blocks: dict[tuple[Cut, _slices.Shard], tuple[Cut, Cut]] = field(default_factory=dict)  # what it is of, and itself
 
     def __len__(self) -> int:
         return len(self.core) if self.indices is None else len(self.indices)
@@ -70,7 +73,10 @@ class Request:
         return bytes(index[self.device_of(item)] for item in range(len(self) + len(self.owners)))
 
     def cut_of(self, position: int, shape: tuple[int, ...]) -> Cut:
-        return self.cuts.get(position) or _slices.whole(shape)
+        return self.cuts.get(position) or self.whole(shape)
+
+    def whole(self, shape: tuple[int, ...]) -> Cut:
+        return self.wholes.get(shape) or self.wholes.setdefault(shape, _slices.whole(shape))
 
     def add(self, position: int, holder: Any, cut: Cut, target: Target) -> None:
         """Adds the parts of a cut as items that are loaded into memory of `holder`, and become what that holds."""
@@ -99,12 +105,14 @@ class Request:
 
     def shard(self, position: int, cut: Cut, part: _slices.Shard) -> None:
         """Leaves a rank's block of a cut of a tensor. Raises InvalidArgument and Unsupported."""
-        if not self.is_spread:
-            self.cuts[position] = _slices.block(cut, part)
-            return
-        whole, self.cuts[position] = _slices.sections(cut, part)
-        dim = _slices.dimension(part.dim, len(cut.dims))
-        self.sharded[position] = whole, (dim, part.rank, part.world)
+        found = self.blocks.get((cut, part))
+        if found is None:
+            found = cut.sections(part) if self.is_spread else (cut, cut.block(part))
+            self.blocks[cut, part] = found
+        whole, self.cuts[position] = found
+        if self.is_spread:
+            dim = _slices.dimension(part.dim, len(cut.dims))
+            self.sharded[position] = whole, (dim, part.rank, part.world)
 
 
 def _area(name: str, target: Target, ranges: Ranges, start: int, steps: tuple[int, ...] | None) -> _overlap.Area:
@@ -226,7 +234,7 @@ def _add_slices(request: Request, slices: Mapping[str, Any]) -> None:
         name, _, shape, *_ = request.core.info(request.index_of(position))
         try:
             if isinstance(index, _slices.Shard):
-                request.shard(position, _slices.whole(shape), index)
+                request.shard(position, request.whole(shape), index)
             else:
                 request.cuts[position] = _slices.cut(shape, index)
         except errors.HeadraceError as error:

@@ -244,8 +244,7 @@ class Shuffle:
     def _block_shapes(self, name: str, dim: int) -> list[tuple[int, ...]]:
         """The shape of each rank's block."""
         info = self[name]
-        whole, ranks = _slices.whole(info.shape), range(self._world)
-        blocks = [_slices.block(whole, _slices.shard(dim, rank, self._world)) for rank in ranks]
+        blocks = [_slices.whole(info.shape).block(_slices.shard(dim, rank, self._world)) for rank in range(self._world)]
         for block in blocks:
             _into.packed_shape(name, info.dtype, block.shape)  # raises on all ranks alike
         return [block.shape for block in blocks]

@@ -19,7 +19,6 @@ from . import _checks, errors
 Bounds = tuple[int, int, int]  # start, stop, step
 Ranges = tuple[Bounds, ...]  # one a dimension
 EMPTY: Bounds = (0, 0, 1)
-CACHED_MAX = 256  # cuts that are kept: the layers of a model have the same few
 
 
 @dataclass(frozen=True)
@@ -118,11 +117,41 @@ class Cut:
     def narrow(self, dim: int, blocks: Iterable[tuple[int, int]]) -> Cut:
         """Of dimension `dim` only these (begin, end) of its wanted elements."""
         bounds = [part for begin, end in blocks for part in _narrow(self.dims[dim], begin, end)]
-        return self.having(dim, bounds or [EMPTY])
+        return self._with(dim, bounds or [EMPTY])
 
-    def having(self, dim: int, bounds: list[Bounds]) -> Cut:
-        """The same with other ranges of a dimension."""
+    def block(self, part: Shard) -> Cut:
+        """The block of a rank. Raises InvalidArgument."""
+        dim, sizes = self._sections(part)
+        return self.narrow(dim, _blocks(sizes, part.rank, part.world))
+
+    def sections(self, part: Shard) -> tuple[Cut, Cut]:
+        """The sections that a shard is of, and the block of a rank, both with a range for each section, whichever rank
+        it is. Raises InvalidArgument, and Unsupported for several ranges of that dimension."""
+        dim, sizes = self._sections(part)
+        if len(self.dims[dim]) > 1:
+            raise errors.make("Unsupported", f"dimension {dim} is picked from and sharded in a group; shard another "
+                                             "dimension, or load without group=")
+        whole, own, at = [], [], 0
+        for size in sizes:
+            block = -(-size // part.world)
+            first, last = min(part.rank * block, size), min((part.rank + 1) * block, size)
+            whole += list(_narrow(self.dims[dim], at, at + size)) or [EMPTY]
+            own += list(_narrow(self.dims[dim], at + first, at + last)) or [EMPTY]
+            at += size
+        return self._with(dim, whole), self._with(dim, own)
+
+    def _with(self, dim: int, bounds: list[Bounds]) -> Cut:
         return Cut((*self.dims[:dim], tuple(bounds), *self.dims[dim + 1 :]), self.dropped)
+
+    def _sections(self, part: Shard) -> tuple[int, tuple[int, ...]]:
+        dim = dimension(part.dim, len(self.dims))
+        if dim in self.dropped:
+            raise errors.make("InvalidArgument", f"dimension {part.dim} is sharded, and an index drops it")
+        size = self.extents[dim]
+        sizes = (size,) if part.sizes is None else part.sizes
+        if sum(sizes) != size or min(sizes, default=0) < 0:
+            raise errors.make("InvalidArgument", f"sizes={sizes} do not add up to dimension {dim}, of {size}")
+        return dim, sizes
 
 
 def extent(bounds: Bounds) -> int:
@@ -147,43 +176,6 @@ def _narrow(ranges: tuple[Bounds, ...], begin: int, end: int) -> Iterator[Bounds
         at += count
 
 
-@functools.lru_cache(maxsize=CACHED_MAX)
-def block(cut: Cut, part: Shard) -> Cut:
-    """The block of a rank. Raises InvalidArgument."""
-    dim, sizes = _sizes(cut, part)
-    return cut.narrow(dim, _blocks(sizes, part.rank, part.world))
-
-
-@functools.lru_cache(maxsize=CACHED_MAX)
-def sections(cut: Cut, part: Shard) -> tuple[Cut, Cut]:
-    """The sections that a shard is of, and the block of a rank, both with a range for each section, whichever rank it
-    is. Raises InvalidArgument, and Unsupported for several ranges of that dimension."""
-    dim, sizes = _sizes(cut, part)
-    if len(cut.dims[dim]) > 1:
-        raise errors.make("Unsupported", f"dimension {dim} is picked from and sharded in a group; shard another "
-                                         "dimension, or load without group=")
-    every, own, at = [], [], 0
-    for size in sizes:
-        share = -(-size // part.world)
-        first, last = min(part.rank * share, size), min((part.rank + 1) * share, size)
-        every += list(_narrow(cut.dims[dim], at, at + size)) or [EMPTY]
-        own += list(_narrow(cut.dims[dim], at + first, at + last)) or [EMPTY]
-        at += size
-    return cut.having(dim, every), cut.having(dim, own)
-
-
-def _sizes(cut: Cut, part: Shard) -> tuple[int, tuple[int, ...]]:
-    """The dimension of a shard, and the sections that make it up."""
-    dim = dimension(part.dim, len(cut.dims))
-    if dim in cut.dropped:
-        raise errors.make("InvalidArgument", f"dimension {part.dim} is sharded, and an index drops it")
-    size = cut.extents[dim]
-    sizes = (size,) if part.sizes is None else part.sizes
-    if sum(sizes) != size or min(sizes, default=0) < 0:
-        raise errors.make("InvalidArgument", f"sizes={sizes} do not add up to dimension {dim}, of {size}")
-    return dim, sizes
-
-
 def _blocks(sizes: tuple[int, ...], rank: int, world: int) -> Iterator[tuple[int, int]]:
     """A rank's block of each section; neighbours as one."""
     at, begin, end = 0, 0, 0
@@ -204,7 +196,6 @@ def dimension(dim: int, rank: int) -> int:
     return dim % rank
 
 
-@functools.lru_cache(maxsize=CACHED_MAX)
 def whole(shape: tuple[int, ...]) -> Cut:
     """All of a tensor."""
     return Cut(tuple(((0, size, 1),) for size in shape))
@@ -214,7 +205,7 @@ def cut(shape: tuple[int, ...], index: Any) -> Cut:
     """What `index` wants of a tensor: a Shard, a Pick, or by NumPy's rules integers (which drop their dimension),
     slices of positive step with negative and clamped bounds, one ellipsis. Raises InvalidArgument."""
     if isinstance(index, Shard):
-        return block(whole(shape), index)
+        return whole(shape).block(index)
     if isinstance(index, Pick):
         return _picked(shape, index)
     parts = list(index) if isinstance(index, tuple) else [index]
