@@ -57,7 +57,7 @@ def place(
     """Ranges, address and strides of each part in memory of these strides in bytes (None: row-major). Raises
     Unsupported where elements smaller than a byte would not lie on bytes."""
     if cut.is_slice:
-        yield cut.first, address, strides
+        yield cut.part_ranges[0], address, strides
         return
     bits = _dtypes.BITS[dtype]
     steps = row_major(cut.extents, bits) if strides is None else tuple(stride * 8 for stride in strides)

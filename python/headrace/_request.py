@@ -4,7 +4,6 @@ the items that the engine takes: positions and exact ranges.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -101,7 +100,7 @@ class Request:
         self.ranges[item] = ranges
         if position in self.sharded:
             whole, self.shards[item] = self.sharded[position]
-            self.ranges[item] = whole.first if part == 0 else next(itertools.islice(whole.parts(), part, None))[0]
+            self.ranges[item] = whole.part_ranges[part]
 
     def shard(self, position: int, cut: Cut, part: _slices.Shard) -> None:
         """Leaves a rank's block of a cut of a tensor. Raises InvalidArgument and Unsupported."""
@@ -271,7 +270,7 @@ def _settle(request: Request) -> None:
             name, dtype, *_ = request.core.info(request.index_of(position))
             request.shapes[position] = _into.packed_shape(name, dtype, cut.shape)
         if cut.is_slice:
-            request.set_ranges(position, position, 0, cut.first)
+            request.set_ranges(position, position, 0, cut.part_ranges[0])
 
 
 # ------------------------------------------------------------------------------------------------------------ dtypes

@@ -101,9 +101,9 @@ class Cut:
         return all(len(bounds) == 1 for bounds in self.dims)
 
     @functools.cached_property
-    def first(self) -> Ranges:
-        """The ranges of the first part."""
-        return tuple(bounds[0] for bounds in self.dims)
+    def part_ranges(self) -> tuple[Ranges, ...]:
+        """The ranges of each part."""
+        return tuple(itertools.product(*self.dims))
 
     def parts(self) -> Iterator[tuple[Ranges, tuple[int, ...]]]:
         """Each part's ranges, and where it begins in what is wanted, in elements of each dimension."""

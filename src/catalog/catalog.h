@@ -22,6 +22,8 @@ struct hr_catalog {
     uint64_t *shapes;
 };
 
+/* Makes what a checkpoint keeps of each of so many files, all zero. 0 without memory; closing the checkpoint frees it. */
+int hr_catalog_files_new(struct hr_checkpoint *checkpoint, size_t file_count);
 /*
  * Makes the table of names of all tensors. 0; where two have the same name, *ret_second is the later one's index, else
  * HR_NAMES_NONE.

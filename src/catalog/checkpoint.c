@@ -105,6 +105,14 @@ static void catalog_free(struct hr_catalog *catalog)
     hr_free(catalog);
 }
 
+int hr_catalog_files_new(struct hr_checkpoint *checkpoint, size_t file_count)
+{
+    checkpoint->files = hr_alloc_array(file_count, sizeof *checkpoint->files);
+    checkpoint->identities = hr_alloc_array(file_count, sizeof *checkpoint->identities);
+    checkpoint->ahead = hr_ahead_new(file_count);
+    return checkpoint->files && checkpoint->identities && checkpoint->ahead;
+}
+
 void hr_checkpoint_close(struct hr_checkpoint *checkpoint)
 {
     if (!checkpoint)

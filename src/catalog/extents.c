@@ -229,11 +229,8 @@ static int checkpoint_new(size_t file_count, struct hr_checkpoint **ret_checkpoi
         return hr_fail_memory(err, sizeof *checkpoint, "a checkpoint");
     }
     checkpoint->catalog = catalog;
-    checkpoint->files = hr_alloc_array(file_count, sizeof *checkpoint->files);
-    checkpoint->identities = hr_alloc_array(file_count, sizeof *checkpoint->identities);
-    checkpoint->ahead = hr_ahead_new(file_count);
     catalog->paths.files = hr_alloc_array(file_count, sizeof *catalog->paths.files);
-    if (!checkpoint->files || !checkpoint->identities || !checkpoint->ahead || !catalog->paths.files) {
+    if (!hr_catalog_files_new(checkpoint, file_count) || !catalog->paths.files) {
         hr_checkpoint_close(checkpoint);
         return hr_fail_memory(err, file_count * sizeof *checkpoint->files, "the files of a checkpoint");
     }

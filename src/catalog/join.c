@@ -84,11 +84,8 @@ int hr_catalog_join(struct hr_checkpoint *checkpoint, struct hr_shard *shards, s
 {
     struct hr_catalog *catalog = checkpoint->catalog;
     size_t count = checkpoint->file_count;
-    checkpoint->files = hr_alloc_array(count, sizeof *checkpoint->files);
-    checkpoint->identities = hr_alloc_array(count, sizeof *checkpoint->identities);
-    checkpoint->ahead = hr_ahead_new(count);
     catalog->headers = hr_alloc_array(count, sizeof *catalog->headers);
-    if (!checkpoint->files || !checkpoint->identities || !checkpoint->ahead || !catalog->headers)
+    if (!hr_catalog_files_new(checkpoint, count) || !catalog->headers)
         return hr_fail_memory(err, count * sizeof *checkpoint->files, "the files of a checkpoint");
     files_fill(checkpoint, shards);
     for (size_t i = 0; i < count; i++) {
