@@ -97,8 +97,9 @@ static void probe_cores(struct hr_capability *entry)
 {
     unsigned count = hr_sys->core_count();
     entry->usable = 1;
-    DETAIL(entry, "%u by this process's affinity: a load starts %u reader threads unless told otherwise", count,
-           count < HR_READER_DEFAULT_MAX ? count : HR_READER_DEFAULT_MAX);
+    DETAIL(entry, "%u by this process's affinity: a load starts %u reader threads unless told otherwise, %u for a GPU",
+           count, count < HR_READER_DEFAULT_MAX ? count : HR_READER_DEFAULT_MAX,
+           count < HR_READER_REMOTE_DEFAULT ? count : HR_READER_REMOTE_DEFAULT);
 }
 
 static void probe_memory(struct hr_capability *entry)

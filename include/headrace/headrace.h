@@ -425,8 +425,8 @@ struct hr_loader_options {
     size_t device_count;
     uint32_t route; /* enum hr_route */
     /*
-     * Reader threads of each load, at most 128; 0: the cores they may use, at most 16; in a process group each of several
-     * ranks on the same cores has its part of three quarters of them.
+     * Reader threads of each load, at most 128; 0: the cores they may use, at most 16, and with one GPU 12; in a process
+     * group each of several ranks on the same cores has its part of three quarters of them.
      */
     uint32_t thread_count;
     uint64_t chunk_bytes; /* the grid of reads; 0: 4 MiB, of short loads 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
