@@ -186,6 +186,19 @@ int hr_fence_put(struct hr_fence *fence, struct hr_lane *lane, struct hr_error *
     return code;
 }
 
+int hr_lane_await(struct hr_lane *lane, struct hr_fence *fence, struct hr_error *err)
+{
+    struct hr_cuda_scope scope;
+    struct hr_device *device = lane->device;
+    int code = hr_cuda_enter(device, &scope, err);
+    if (code)
+        return code;
+    code = hr_cuda_check(device, device->driver->cuStreamWaitEvent(lane->stream, fence->event, 0),
+                         "waiting for other copies", err);
+    hr_cuda_leave(device, &scope);
+    return code;
+}
+
 int hr_fence_poll(struct hr_fence *fence, struct hr_error *err)
 {
     struct hr_cuda_scope scope;

@@ -88,6 +88,8 @@ void hr_lane_close(struct hr_lane *lane);
 /* What is put into the lane from now on waits for what `stream` (a CUstream; NULL: the legacy default) holds now. */
 int hr_lane_follow(struct hr_lane *lane, void *stream, struct hr_error *err);
 
+/* The same for what the fence stands for. */
+int hr_lane_await(struct hr_lane *lane, struct hr_fence *fence, struct hr_error *err);
 /* And back: what is put into `stream` from now on waits for what the lane holds now. */
 int hr_lane_lead(struct hr_lane *lane, void *stream, struct hr_error *err);
 

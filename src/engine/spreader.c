@@ -97,10 +97,29 @@ static void wait_for_destinations(struct hr_spreader *s, const struct hr_spread_
     pthread_mutex_unlock(&load->lock);
 }
 
+/* Where a window is in flight. */
+static struct flight *flight_of(struct hr_spreader *s, size_t window_index)
+{
+    return &s->flights[window_index % s->spread->depth];
+}
+
+/*
+ * The window in flight that has the buffer of this one, or NULL. Both ends of it must be known to come before: what it
+ * brought is in place, and what it sent has been read.
+ */
+static struct flight *flight_before(struct hr_spreader *s, size_t window_index)
+{
+    size_t buffer_count = s->spread->buffer_count;
+    return window_index >= s->finished + buffer_count ? flight_of(s, window_index - buffer_count) : NULL;
+}
+
 /* Whether the window can be issued without waiting for anything but other ranks. */
 static int can_issue(struct hr_spreader *s, size_t window_index)
 {
     struct hr_spread_window window = hr_spread_window_at(s->spread, window_index);
+    const struct flight *before = flight_before(s, window_index);
+    if (before && !before->has_end)
+        return 0;
     pthread_mutex_lock(&s->load->lock);
     int is_stopping = s->load->stopping, is_lacking = group_lacking(s, &window) != SIZE_MAX;
     pthread_mutex_unlock(&s->load->lock);
@@ -117,12 +136,6 @@ static int own_cause(struct hr_spreader *s, struct hr_error *ret_cause)
         hr_fail(ret_cause, HR_ECANCELLED, "the load was freed");
     pthread_mutex_unlock(&load->lock);
     return ret_cause->code;
-}
-
-/* Where a window is in flight. */
-static struct flight *flight_of(struct hr_spreader *s, size_t window_index)
-{
-    return &s->flights[s->spread->depth > 1 ? window_index % SPREAD_DEPTH_MAX : 0];
 }
 
 /* ----------------------------------------------------------------------------------------- statuses */
@@ -197,6 +210,16 @@ static int all_gather(struct hr_spreader *s, const struct flight *flight)
                                 flight->window.part_bytes + HR_SPREAD_STATUS_BYTES);
 }
 
+/* In the order of the device: the window has its buffer for itself. */
+static int take_buffer(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
+{
+    struct flight *before = flight_before(s, flight->window.index);
+    int code = before ? hr_lane_await(spreader_slot_lane(s, flight->window.index), before->fence, err) : 0;
+    if (code < 0)
+        before->is_placed = 0; /* it may be written over before it is in place */
+    return code;
+}
+
 /*
  * What the collective sends is complete: this rank's part, or what is packed of it, and what the rank has to say. Where
  * that cannot be had, memory is sent that has no status of this rank for this window, which the other ranks recognise:
@@ -206,11 +229,11 @@ static void prepare_sending(struct hr_spreader *s, struct flight *flight)
 {
     struct hr_error cause, error;
     size_t index = flight->window.index;
-    int code = 0;
+    int code = take_buffer(s, flight, &error);
     flight->is_wanted = own_cause(s, &cause) == 0;
     flight->part = flight->is_wanted || !s->spread->spare_slots ? spreader_slot(s, index) : spreader_spare(s);
     flight->send = flight->window.segment_bytes ? hr_spreader_packed(s, flight) : flight->part;
-    if (!flight->is_wanted)
+    if (code == 0 && !flight->is_wanted)
         code = put_status(s, index, flight->part, &cause, &error);
     if (code == 0 && flight->window.segment_bytes)
         code = hr_spreader_pack(s, flight, &error);
@@ -285,6 +308,7 @@ static int issue(struct hr_spreader *s, size_t window_index)
 {
     struct flight *flight = flight_of(s, window_index);
     flight->window = hr_spread_window_at(s->spread, window_index);
+    flight->receive = s->buffers + window_index % s->spread->buffer_count * s->spread->buffer_bytes;
     flight->is_placed = flight->has_end = 0;
     wait_for_part(s, window_index);
     wait_for_destinations(s, &flight->window);
@@ -377,18 +401,18 @@ static int finish(struct hr_spreader *s, size_t window_index)
 
 static void run(struct hr_spreader *s)
 {
-    size_t issued = 0, finished = 0, end = s->spread->window_count, depth = s->spread->depth;
+    size_t issued = 0, end = s->spread->window_count, depth = s->spread->depth;
     open_windows(s, s->spread->slot_count);
     hr_feed_clear(s->feed, s->spread->slot_count);
-    while (finished < end && !s->is_broken) {
-        int may_issue = issued < end && issued - finished < depth && (issued == finished || can_issue(s, issued));
-        if (may_issue && issue(s, issued)) {
+    while (s->finished < end && !s->is_broken) {
+        int has_room = issued < end && issued - s->finished < depth;
+        if (has_room && (issued == s->finished || can_issue(s, issued)) && issue(s, issued)) {
             issued++;
             continue;
         }
-        if (!finish(s, finished) && finished + depth < end)
-            end = finished + depth; /* others may have come so far */
-        finished++;
+        if (!finish(s, s->finished) && s->finished + depth < end)
+            end = s->finished + depth; /* others may have come so far */
+        s->finished++;
     }
 }
 

@@ -12,7 +12,7 @@
 #include "engine/spreader.h"
 #include "plan/spread.h"
 
-#define SPREAD_DEPTH_MAX 2
+#define SPREAD_DEPTH_MAX HR_SPREAD_DEPTH_REMOTE
 /*
  * A status is copied at the latest before its window's collective ends, which has ended when the slot is opened for the
  * next but one: two rounds of slots are enough, of at least as many as windows are in flight.
@@ -24,7 +24,7 @@ struct flight {
     struct hr_spread_window window;
     char *part;                         /* this rank's, and behind it what the rank has to say */
     char *send;                         /* that, or what is packed of it */
-    char *receive;                      /* what comes; behind it what is packed for a scatter */
+    char *receive;                      /* a buffer: what comes; behind it what is packed for a scatter */
     char *gathered;                     /* the statuses of all ranks, together: GPUs */
     struct hr_group_status *statuses;   /* the same in pinned memory: GPUs */
     struct hr_move *moves, *pack_moves; /* tables: GPUs */
@@ -52,6 +52,8 @@ struct hr_spreader {
     struct hr_move *slot_moves;            /* by status: how */
     struct hr_fence *status_fence;         /* a status that is to be another one; GPUs */
     size_t opened;                         /* windows that have had a slot */
+    size_t finished;                       /* windows whose end was seen */
+    char *buffers;                         /* of buffer_bytes each */
     struct flight flights[SPREAD_DEPTH_MAX];
     uint64_t *scratch;
     size_t item_first;    /* of windows that begin at or behind the last one issued */

@@ -256,8 +256,10 @@ int hr_spread_make(struct hr_plan *plan, const struct hr_request *request, struc
         return hr_fail_memory(err, sizeof *spread, "the plan of a process group");
     spread->rank = plan->options.group_rank;
     spread->world = plan->options.group_world;
-    spread->depth = request->item_count && hr_plan_is_remote(plan, plan->items[0].device_index) ? 2 : 1;
-    spread->spare_slots = spread->depth == 1;
+    int is_remote = request->item_count && hr_plan_is_remote(plan, plan->items[0].device_index);
+    spread->depth = is_remote ? HR_SPREAD_DEPTH_REMOTE : 1;
+    spread->buffer_count = is_remote ? HR_SPREAD_BUFFERS_REMOTE : 1;
+    spread->spare_slots = !is_remote;
     struct maker maker = {.plan = plan, .spread = spread, .request = request};
     int code = make(&maker, err);
     hr_free(maker.scratch);

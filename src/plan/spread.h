@@ -45,6 +45,7 @@ struct hr_spread_item {
 struct hr_spread {
     uint32_t rank, world;
     uint32_t depth;               /* windows in flight */
+    uint32_t buffer_count;        /* that windows are received in, in turn; at most as many as are in flight */
     struct hr_spread_item *items; /* by `begin` */
     size_t item_count;
     uint8_t *choices; /* by item of the request: enum hr_spread_choice */
@@ -55,11 +56,18 @@ struct hr_spread {
     uint64_t slot_bytes;     /* where a part is read to: its bytes, and the rank's status behind them */
     size_t slot_count;
     size_t spare_slots;      /* that nothing is read to: of host memory one, for what goes out with bad news */
-    uint64_t buffer_bytes;   /* what a window in flight takes: of `depth` of them */
+    uint64_t buffer_bytes;   /* of a buffer: what a window brings, and what is packed for it */
     size_t scratch_words;    /* for hr_spread_geometry() */
     struct hr_range *ranges; /* of all items' slices */
     uint64_t digest_items, digest_windows;
 };
+
+/*
+ * For GPUs: windows that a rank calls before it has seen the end of the first of them, since the host learns of an end
+ * late and is slow to call; and buffers that they come into, whose order the device keeps.
+ */
+#define HR_SPREAD_DEPTH_REMOTE 4
+#define HR_SPREAD_BUFFERS_REMOTE 2
 
 /* Bytes that each part and each segment carry behind their own: the rank's status. */
 #define HR_SPREAD_STATUS_BYTES 256u

@@ -102,7 +102,7 @@ static uint64_t window_memory(const struct hr_spread *spread, uint64_t part_byte
 static uint64_t slots_that_fit(const struct hr_spread *spread, uint64_t part_bytes, uint64_t group_bytes)
 {
     uint64_t statuses = (uint64_t)spread->world * HR_SPREAD_STATUS_BYTES;
-    uint64_t windows = spread->depth * (window_memory(spread, part_bytes) + statuses);
+    uint64_t windows = spread->buffer_count * window_memory(spread, part_bytes) + spread->depth * statuses;
     uint64_t slots = windows > group_bytes ? 0 : (group_bytes - windows) / (part_bytes + HR_SPREAD_STATUS_BYTES);
     return slots > spread->spare_slots ? slots - spread->spare_slots : 0;
 }
@@ -111,7 +111,7 @@ static uint64_t part_wanted(const struct hr_spread *spread, uint64_t group_bytes
 {
     if (spread->depth == 1)
         return group_bytes / WINDOW_FRACTION / spread->world;
-    return group_bytes / (SLOT_COUNT_REMOTE * 8 + (uint64_t)spread->depth * spread->world * 9) * 8;
+    return group_bytes / (SLOT_COUNT_REMOTE * 8 + (uint64_t)spread->buffer_count * spread->world * 9) * 8;
 }
 
 static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct hr_error *err)
@@ -127,11 +127,13 @@ static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct h
                        "group_bytes is %llu, which is too little for %u ranks; give at least %llu",
                        (unsigned long long)group_bytes, spread->world,
                        (unsigned long long)(2 * HR_SPREAD_STATUS_BYTES *
-                                            (2 + spread->spare_slots + spread->depth * (2 * world + 1))));
+                                            (2 + spread->spare_slots + spread->buffer_count * (2 * world + 1) +
+                                             spread->depth * world)));
     spread->part_bytes = part;
     spread->window_count = (size_t)((spread->stream_bytes + part * world - 1) / (part * world));
     spread->slot_bytes = part + HR_SPREAD_STATUS_BYTES;
     spread->slot_count = (size_t)most(2, least(least(slots, SLOT_COUNT_MAX), spread->window_count));
+    spread->depth = (uint32_t)least(spread->depth, spread->slot_count);
     spread->buffer_bytes = window_memory(spread, part);
     return 0;
 }

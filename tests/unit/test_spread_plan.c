@@ -146,8 +146,9 @@ static void check_alike(const struct scene *s)
         CHECK(b && b->rank == r && a->digest_items == b->digest_items && a->digest_windows == b->digest_windows);
         CHECK(a->window_count == b->window_count && a->part_bytes == b->part_bytes && a->slot_count == b->slot_count);
         CHECK(memcmp(a->segment_bytes, b->segment_bytes, a->window_count * sizeof *a->segment_bytes) == 0);
-        CHECK(b->slot_count >= 2 &&
-              (b->slot_count + b->spare_slots) * b->slot_bytes + b->depth * b->buffer_bytes <= s->options.group_bytes);
+        uint64_t slots = (b->slot_count + b->spare_slots) * b->slot_bytes, buffers = b->buffer_count * b->buffer_bytes;
+        CHECK(b->slot_count >= 2 && b->depth <= b->slot_count && b->buffer_count <= b->depth);
+        CHECK(slots + buffers + b->depth * b->world * HR_SPREAD_STATUS_BYTES <= s->options.group_bytes);
     }
 }
 
