@@ -164,6 +164,7 @@ static void make_request(struct request *request, struct fuzz_feed *feed)
         .ownership = how & 1,
         .device_count = 1 + (how >> 1 & 3),
         .remote_devices = how >> 3 & 1,
+        .has_no_grid = how >> 5 & 1,
     };
     request->elements_max = tested->options.chunk_bytes < 64 ? ELEMENTS_MAX_TINY
                             : how & 16                       ? ELEMENTS_MAX_LONG

@@ -60,8 +60,9 @@
  */
 #define HR_STAGING_SLOTS_DEFAULT 24
 #define HR_STAGING_BYTES_MAX (256u << 20)
-/* Chunks that a reader keeps between its reads and the copy engine. */
+/* Chunks that a reader keeps between its reads and the copy engine; and where copies wait for collectives too. */
 #define HR_STAGING_DEPTH 2
+#define HR_STAGING_DEPTH_FEED 4
 /* Buffers of host memory through which a loader's loads go where they cannot read into place; made as needed. */
 #define HR_BOUNCE_RING_BYTES (256u << 20)
 /*

@@ -227,12 +227,18 @@ static void pause_shortly(void)
     }
 }
 
-int hr_fence_wait_soon(struct hr_fence *fence, struct hr_error *err)
+int hr_fence_poll_for(struct hr_fence *fence, uint64_t nanoseconds, struct hr_error *err)
 {
-    uint64_t until = hr_sys->clock_ns() + SPIN_NS;
+    uint64_t until = hr_sys->clock_ns() + nanoseconds;
     int code;
     while ((code = hr_fence_poll(fence, err)) == 0 && hr_sys->clock_ns() < until)
         pause_shortly();
+    return code;
+}
+
+int hr_fence_wait_soon(struct hr_fence *fence, struct hr_error *err)
+{
+    int code = hr_fence_poll_for(fence, SPIN_NS, err);
     return code == 0 ? hr_fence_wait(fence, err) : code < 0 ? code : 0;
 }
 

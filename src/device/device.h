@@ -125,6 +125,8 @@ void hr_fence_free(struct hr_fence *fence); /* NULL is allowed */
 int hr_fence_put(struct hr_fence *fence, struct hr_lane *lane, struct hr_error *err);
 /* 1 when all of it is done, 0 when not yet, or an error. */
 int hr_fence_poll(struct hr_fence *fence, struct hr_error *err);
+/* The same; looks again and again for at most so long. */
+int hr_fence_poll_for(struct hr_fence *fence, uint64_t nanoseconds, struct hr_error *err);
 /* Blocks, without spinning, until it is. */
 int hr_fence_wait(struct hr_fence *fence, struct hr_error *err);
 /* The same for what will be done at once, and is waited for by others: spins for a while first. */

@@ -5,12 +5,13 @@
 
 #include <string.h>
 
+#include "base/cond.h"
 #include "base/error.h"
 #include "base/sys.h"
 #include "engine/gate.h"
 #include "engine/heat.h"
 
-/* All readers should have something to read and to send at once: so chunks are a fraction of the slots. */
+/* Where readers fill the slots themselves, all should have something to read: so chunks are a fraction of the slots. */
 #define CHUNKS_IN_SLOTS 10
 
 struct hr_feed {
@@ -86,11 +87,27 @@ static void parts_release(struct parts *parts)
     hr_free(parts->keys);
 }
 
+static int is_through_staging(const struct hr_load *load)
+{
+    return load->loader->devices[load->plan.items[0].device_index].lane_count != 0;
+}
+
+/*
+ * Of what goes through pinned memory each part has as few chunks as fit into pieces of that, of one length: shorter ones
+ * would take as many pieces for fewer bytes.
+ */
 static uint64_t chunk_bytes(const struct hr_load *load)
 {
-    uint64_t bytes = load->plan.spread->slot_count * load->plan.spread->slot_bytes / CHUNKS_IN_SLOTS;
+    const struct hr_spread *spread = load->plan.spread;
+    uint64_t most = load->loader->chunk_bytes;
+    uint64_t bytes = spread->slot_count * spread->slot_bytes / CHUNKS_IN_SLOTS;
+    if (is_through_staging(load)) {
+        uint64_t count = (spread->part_bytes + most - 1) / most;
+        bytes = (spread->part_bytes + count - 1) / count;
+        bytes = (bytes + HR_CUT_ALIGNMENT - 1) / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT;
+    }
     bytes = bytes > HR_CHUNK_BYTES_MIN ? bytes : HR_CHUNK_BYTES_MIN;
-    return bytes < load->loader->chunk_bytes ? bytes : load->loader->chunk_bytes;
+    return bytes < most ? bytes : most;
 }
 
 /*
@@ -99,18 +116,16 @@ static uint64_t chunk_bytes(const struct hr_load *load)
  */
 static size_t chunks_ahead(const struct hr_load *main, const struct hr_load *load)
 {
-    const struct hr_loader *loader = main->loader;
-    uint32_t index = main->plan.items[0].device_index;
-    if (!loader->devices[index].lane_count || load->route == HR_ROUTE_GDS)
+    if (!is_through_staging(main) || load->route == HR_ROUTE_GDS)
         return 0;
-    return hr_staging_early_max(loader->staging);
+    return hr_staging_early_max(main->loader->staging);
 }
 
 static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const struct parts *parts,
                  struct hr_error *err)
 {
     struct hr_load *main = feed->main;
-    struct hr_load_feed as_feed = {parts->keys, chunk_bytes(main)};
+    struct hr_load_feed as_feed = {parts->keys, chunk_bytes(main), is_through_staging(main)};
     struct hr_load_options options = {
         .size = sizeof options, .trace = main->options.trace, .trace_context = main->options.trace_context};
     int code = hr_checkpoint_extents(main->checkpoint, parts->extents, parts->count, &feed->checkpoint, err);
@@ -223,16 +238,31 @@ int hr_feed_check(struct hr_feed *feed, struct hr_error *err)
     return code;
 }
 
+/* The lock is held. */
+static int is_ready(const struct hr_feed *feed, size_t window_index)
+{
+    size_t i = feed->firsts[window_index], end = feed->firsts[window_index + 1];
+    while (i < end && feed->load->items[i].status == ITEM_READY)
+        i++;
+    return i == end || feed->load->error.code != 0;
+}
+
 int hr_feed_is_ready(struct hr_feed *feed, size_t window_index)
 {
+    pthread_mutex_lock(&feed->load->lock);
+    int ready = is_ready(feed, window_index);
+    pthread_mutex_unlock(&feed->load->lock);
+    return ready;
+}
+
+void hr_feed_watch(struct hr_feed *feed, size_t window_index, uint64_t until_ns)
+{
     struct hr_load *load = feed->load;
-    int is_ready = 1;
+    int is_late = 0;
     pthread_mutex_lock(&load->lock);
-    for (size_t i = feed->firsts[window_index]; i < feed->firsts[window_index + 1]; i++)
-        is_ready &= load->items[i].status == ITEM_READY;
-    is_ready |= load->error.code != 0;
+    while (!is_late && !is_ready(feed, window_index))
+        is_late = hr_cond_wait_until(&load->done, &load->lock, until_ns);
     pthread_mutex_unlock(&load->lock);
-    return is_ready;
 }
 
 int hr_feed_wait(struct hr_feed *feed, size_t window_index, struct hr_error *err)

@@ -178,6 +178,7 @@ int hr_load_admit_window(struct hr_load *load);
 struct hr_load_feed {
     const size_t *group_keys; /* as of hr_plan_options */
     uint64_t chunk_bytes;
+    int has_no_grid;
 };
 
 /*

@@ -41,6 +41,7 @@ static struct hr_plan_options plan_options(const struct hr_load *load, const str
         .ownership = options->ownership,
         .device_count = loader->device_count,
         .remote_devices = loader->remote_devices,
+        .has_no_grid = feed && feed->has_no_grid,
         .group_keys = feed ? feed->group_keys : NULL,
         .group_rank = load->group.rank,
         .group_world = load->has_group ? load->group.world : 0,

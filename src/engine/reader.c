@@ -50,7 +50,8 @@ int hr_reader_new(struct hr_load *load, uint32_t index, uint32_t depth, struct h
                   struct hr_error *err)
 {
     uint32_t cold_depth = load->heat ? load->cold_depth : 0;
-    uint32_t slot_count = depth + cold_depth + (load->loader->remote_devices ? HR_STAGING_DEPTH - 1 : 0);
+    uint32_t sent_count = (load->is_feed ? HR_STAGING_DEPTH_FEED : HR_STAGING_DEPTH) - 1;
+    uint32_t slot_count = depth + cold_depth + (load->loader->remote_devices ? sent_count : 0);
     struct hr_reader *reader = hr_alloc(sizeof *reader + slot_count * sizeof reader->slots[0]);
     if (!reader)
         return hr_fail_memory(err, sizeof *reader + slot_count * sizeof reader->slots[0], "a reader");

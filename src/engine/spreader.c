@@ -332,6 +332,42 @@ static int issue(struct hr_spreader *s, size_t window_index)
     return 1;
 }
 
+/* What a window brought may not be in place. */
+static void has_failed(struct hr_spreader *s, struct flight *flight, const struct hr_error *error)
+{
+    hr_load_fail(s->load, error);
+    flight->is_placed = 0;
+}
+
+/* While a window's end is waited for: spinning at first, since ranks are close together, then naps. */
+#define SPIN_NS 300000u
+#define POLL_NS 5000u
+#define NAP_NS_MAX 1000000u
+
+/*
+ * Waits for the end of the oldest window in flight, or until the next one can be issued, whichever comes first: 1, or 0 for
+ * the latter.
+ */
+static int oldest_ends_first(struct hr_spreader *s, size_t next)
+{
+    struct flight *oldest = flight_of(s, s->finished);
+    uint64_t from = hr_sys->clock_ns(), waited = 0;
+    struct hr_error error;
+    int code = 0, can_go_on = 0;
+    while (oldest->has_end && (code = hr_fence_poll_for(oldest->fence, POLL_NS, &error)) == 0) {
+        if ((can_go_on = can_issue(s, next)))
+            break;
+        uint64_t now = hr_sys->clock_ns(), nap = waited / 8;
+        waited = now - from;
+        if (waited > SPIN_NS)
+            hr_feed_watch(s->feed, next, now + (nap < NAP_NS_MAX ? nap : NAP_NS_MAX));
+    }
+    s->load->group_wait_ns += hr_sys->clock_ns() - from;
+    if (code < 0)
+        has_failed(s, oldest, &error);
+    return !can_go_on;
+}
+
 /* Waits for a window's end. A call that fails once is made again. */
 static void wait_for_end(struct hr_spreader *s, struct flight *flight)
 {
@@ -339,8 +375,7 @@ static void wait_for_end(struct hr_spreader *s, struct flight *flight)
     uint64_t from = hr_sys->clock_ns();
     int code = flight->has_end ? 0 : put_behind_again(s, flight, &error);
     if (code == 0 && hr_fence_wait_soon(flight->fence, &error) < 0) {
-        hr_load_fail(s->load, &error);
-        flight->is_placed = 0;
+        has_failed(s, flight, &error);
         code = hr_fence_wait(flight->fence, &error);
     }
     s->load->group_wait_ns += hr_sys->clock_ns() - from;
@@ -406,10 +441,13 @@ static void run(struct hr_spreader *s)
     hr_feed_clear(s->feed, s->spread->slot_count);
     while (s->finished < end && !s->is_broken) {
         int has_room = issued < end && issued - s->finished < depth;
-        if (has_room && (issued == s->finished || can_issue(s, issued)) && issue(s, issued)) {
+        int may_issue = has_room && (issued == s->finished || can_issue(s, issued));
+        if (may_issue && issue(s, issued)) {
             issued++;
             continue;
         }
+        if (has_room && !may_issue && !oldest_ends_first(s, issued))
+            continue;
         if (!finish(s, s->finished) && s->finished + depth < end)
             end = s->finished + depth; /* others may have come so far */
         s->finished++;

@@ -182,6 +182,8 @@ static uint64_t piece_end(const struct builder *b, const struct hr_plan_item *it
     uint64_t chunk_bytes = b->plan->options.chunk_bytes;
     if (b->is_open && item->dim_count && item->run_bytes <= chunk_bytes)
         return begin; /* the run fits whole into the next one */
+    if (b->plan->options.has_no_grid)
+        return end;
     uint64_t place = cut_place(b, item, begin, source);
     uint64_t place_end = place + (end - begin);
     uint64_t cut = begin + cut_in_run(place, place_end, chunk_bytes, b->is_open ? place : place_end) - place;

@@ -160,6 +160,7 @@ static void run_random(uint64_t seed, const uint64_t *extents, const uint64_t *c
         .ownership = (uint32_t)model_random(&seed, 2),
         .device_count = 2,
         .remote_devices = model_random(&seed, 4) == 0,
+        .has_no_grid = (int)model_random(&seed, 2),
     };
     for (size_t i = 0; i < c.tested.item_count; i++) /* a chunk holds an element */
         if (c.items[i].dtype && c.tested.options.chunk_bytes < 8)
@@ -567,6 +568,30 @@ static void test_short_loads(void **state)
     }
 }
 
+/* A tensor that begins anywhere is cut where the grid of the file is, or into as few chunks as hold it. */
+static void test_grid(void **state)
+{
+    static const struct {
+        int has_no_grid;
+        size_t chunk_count;
+        uint64_t first_bytes;
+    } cases[] = {{0, 3, 4 * MIB - 1000}, {1, 2, 4 * MIB}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t shape[1] = {8 * MIB};
+        struct hr_tensor tensor;
+        struct hr_item item = {.size = sizeof item};
+        model_tensor(&tensor, HR_DTYPE_U8, 1, shape, 0, 1000);
+        struct plan_case tested = {&tensor, 1, 1, &item, 1, plain};
+        tested.options.remote_devices = 1;
+        tested.options.has_no_grid = cases[i].has_no_grid;
+        struct hr_plan plan = plan_of(&tested);
+        assert_int_equal(plan.chunk_count, cases[i].chunk_count);
+        assert_int_equal(plan.chunks[0].bytes, cases[i].first_bytes);
+        hr_plan_release(&plan);
+    }
+}
+
 static void test_release_twice(void **state)
 {
     (void)state;
@@ -593,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_million),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_short_loads),
+        cmocka_unit_test(test_grid),
         cmocka_unit_test(test_release_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
