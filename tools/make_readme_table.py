@@ -5,6 +5,7 @@ A result file is what bench/run.py keeps. `--check` fails where the table is not
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -198,6 +199,26 @@ def group_rows(group: dict) -> list[list[str]]:
             for case, row in group["cases"].items()]
 
 
+def transformers_rows(section: dict) -> list[list[str]]:
+    """from_pretrained as it is, and the start of a program, without what headrace does for it and with."""
+    what = {"dense": "Llama", "mixture": "mixture of experts"}
+    rows = [[f"Transformers: {section[name]['bytes'] / 1e9:.1f} GB, {what[name]}, page cache to GPU",
+             section[name]["headrace"], f"without headrace: {number(section[name]['stock']['seconds'])} s",
+             section[name]["stock"]] for name in what]
+    if section["begin"]:
+        begun = section["begin"]
+        rows.append([f"Transformers: {begun['bytes'] / 1e9:.1f} GB, not in the page cache, from the start of Python to a "
+                     f"token, `headrace.begin()` first", begun["begin"],
+                     f"without: {number(begun['headrace']['seconds'])} s", begun["headrace"]])
+    return [[text, f"{number(own['seconds'])} s", other, *compared(own["trials"], its["trials"])]
+            for text, own, other, its in rows]
+
+
+def compared(own: list[float], other: list[float]) -> list[str]:
+    ratios = [b / a for a, b in zip(own, other, strict=True)]
+    return [number(statistics.median(ratios)), spread(min(ratios), max(ratios)), f"{len(ratios)} rounds"]
+
+
 def write_rows(write: dict) -> list[list[str]]:
     what = f"{write['bytes'] / 1e9:.1f} GB, {write['tensors']} tensors, host memory to a file on the disk, by "
     return [[what + f"{write['threads']} threads", f"{number(write['headrace_gb_s'])} GB/s",
@@ -208,7 +229,7 @@ def write_rows(write: dict) -> list[list[str]]:
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
         "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
         "ahead": ahead_rows, "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows,
-        "gpu-cast": gpu_cast_rows, "group": group_rows, "host": host_rows, "write": write_rows, "header": header_rows,
+        "gpu-cast": gpu_cast_rows, "transformers": transformers_rows, "group": group_rows, "host": host_rows, "write": write_rows, "header": header_rows,
         "python": python_rows}
 
 
