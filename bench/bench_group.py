@@ -2,10 +2,13 @@
 """A page-cache-hot checkpoint into several GPUs by a process group, against bare programs on all of them at once.
 
 usage: bench_group.py CHECKPOINT_FOLDER [--build DIR] [--world N] [--pairs N] [--device cuda|cpu] [--json FILE]
+                      [--try NAME=N[,NAME=N...]]...
 
 rows         every matrix cut along its first dimension: what a rank needs lies in one piece
 columns      along its second: read once in all, and scattered
 replicated   whole on every rank: read once in all, and gathered
+
+--try has each of these take turns also with other options, of headrace.Loader or `group_bytes`: "rows chunk_bytes=...".
 
 The ruler (bench/ruler.h) runs on all GPUs at once and takes turns with the cases, in every other round in reverse. Each
 of its processes sends all bytes, so its rate is the sum of them; the rate of a case is the checkpoint's bytes, each
@@ -70,6 +73,7 @@ class Rank:
                                              rank=rank, world_size=world)
         self.barrier()
         self.checkpoint = headrace.open(folder)
+        self.options: dict[str, dict] = {"": {}}
 
     def barrier(self) -> None:
         torch = self.torch
@@ -77,12 +81,21 @@ class Rank:
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
+    def options_of(self, text: str) -> dict:
+        """Of a load. A loader with its pinned memory is kept."""
+        if text not in self.options:
+            given = {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
+            group_bytes = given.pop("group_bytes", None)
+            self.options[text] = {"group_bytes": group_bytes, "loader": self.headrace.Loader(**given)}
+        return self.options[text]
+
     def load(self, case: str) -> tuple[dict, float]:
-        dim = CASES[case]
+        name, _, text = case.partition(" ")
+        dim, options = CASES[name], self.options_of(text)
         shard = {} if dim is None else {"shard": dim}
         self.barrier()
         begun = time.perf_counter()
-        tensors = self.checkpoint.load(framework="torch", device=self.device, group=True, **shard)
+        tensors = self.checkpoint.load(framework="torch", device=self.device, group=True, **shard, **options)
         if self.is_cuda:
             self.torch.cuda.synchronize(self.device)
         return tensors, time.perf_counter() - begun
@@ -128,7 +141,7 @@ def serve(arguments: list[str]) -> None:
     subject = Rank(int(rank), int(world), device, store, folder)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
-        verb, case = line.split()
+        verb, _, case = line.strip().partition(" ")
         print(json.dumps(getattr(subject, verb)(case)), flush=True)
     subject.headrace.release()
     subject.torch.distributed.destroy_process_group()
@@ -185,13 +198,14 @@ def ruler_trial(rulers: Team) -> float:
 
 
 def measure(options: argparse.Namespace, ranks: Team, rulers: Team | None, total: int) -> dict:
-    result = {case: {"gb_s": [], "ratio": []} for case in CASES}
+    cases = [f"{case} {text}".strip() for text in ["", *options.tries] for case in CASES]
+    result = {case: {"gb_s": [], "ratio": []} for case in cases}
     setting = None if rulers is None else rulers.ask("sweep")
     ruler_rates = []
-    for case in CASES:
+    for case in cases:
         ranks.ask(f"trial {case}")  # warms up
     for number in range(options.pairs):
-        order = list(CASES) if number % 2 == 0 else list(CASES)[::-1]
+        order = cases if number % 2 == 0 else cases[::-1]
         ruler = ruler_trial(rulers) if rulers is not None and number % 2 == 0 else None
         rates = {}
         for case in order:
@@ -205,7 +219,7 @@ def measure(options: argparse.Namespace, ranks: Team, rulers: Team | None, total
             result[case]["gb_s"].append(rate / 1e9)
             if ruler is not None:
                 result[case]["ratio"].append(rate / ruler)
-    for case in CASES:
+    for case in cases:
         summarize(result[case], [json.loads(line) for line in ranks.ask(f"watch {case}")], total)
     return {"ruler": {"settings": setting, "gb_s": [rate and rate / 1e9 for rate in ruler_rates]}, "cases": result}
 
@@ -246,6 +260,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--try", dest="tries", action="append", default=[])
     options = parser.parse_args()
     if options.pairs < PAIRS_MIN:
         parser.error(f"--pairs is {PAIRS_MIN} at least")

@@ -196,7 +196,7 @@ def group_rows(group: dict) -> list[list[str]]:
              f"{row['read_share']:.2f} times in all", f"{number(row['gb_s_median'])} GB/s",
              f"bare programs on all: {number(ruler[len(ruler) // 2])} GB/s", number(row["ratio_median"]),
              spread(row["ratio_min"], row["ratio_max"]), f"{group['pairs']} pairs"]
-            for case, row in group["cases"].items()]
+            for case, row in group["cases"].items() if case in names]
 
 
 def transformers_rows(section: dict) -> list[list[str]]:

@@ -22,7 +22,7 @@ class Loader:
 
     Args:
         device: where loads go that name no device, as for start(); None: "cpu".
-        threads: reader threads of each load; None: the cores this process may use, at most 16.
+        threads: reader threads of each load; None: the cores this process may use, at most 16, and with one GPU 12.
         route: "auto", "pread", "uring" (io_uring), "mmap" (private mappings, read when touched) or "gds"
             (GPUDirect Storage, to GPUs).
         chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB.
