@@ -122,6 +122,36 @@ static size_t next_chunk(struct hr_load *load, uint32_t reader_index)
     return chunk_index == SIZE_MAX ? edge_chunk(load) : chunk_index;
 }
 
+/* The first of those that were left, or SIZE_MAX. The lock is held. */
+static size_t left_chunk(struct hr_load *load)
+{
+    size_t first = 0;
+    if (!load->left_count)
+        return SIZE_MAX;
+    for (size_t i = 1; i < load->left_count; i++)
+        if (load->left_chunks[i] < load->left_chunks[first])
+            first = i;
+    size_t chunk_index = load->left_chunks[first];
+    load->left_chunks[first] = load->left_chunks[--load->left_count];
+    return chunk_index;
+}
+
+void hr_chunk_leave(struct hr_load *load, const struct hr_plan_chunk *chunk)
+{
+    pthread_mutex_lock(&load->lock);
+    load->left_chunks[load->left_count++] = (size_t)(chunk - load->plan.chunks);
+    pthread_mutex_unlock(&load->lock);
+}
+
+/* Counts a cold chunk as one that the drive is busy with, once. The lock is held. */
+static void note_cold(struct hr_load *load, size_t chunk_index)
+{
+    if (chunk_index == SIZE_MAX || !is_kind(load, chunk_index, CHUNK_COLD))
+        return;
+    load->heat->cold_busy += load->chunk_taken[chunk_index] != CHUNK_TAKEN_COLD;
+    load->chunk_taken[chunk_index] = CHUNK_TAKEN_COLD;
+}
+
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block,
                                           struct held_chunk *ret_held)
 {
@@ -133,16 +163,13 @@ const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_
             break;
         if (hr_gate_pass(load, ret_held))
             break;
-        if (!load->unmet)
+        if (!load->unmet && (chunk_index = left_chunk(load)) == SIZE_MAX)
             chunk_index = next_chunk(load, reader_index);
         if (chunk_index != SIZE_MAX || !block)
             break;
         sleep_idle(load, reader_index);
     }
-    if (chunk_index != SIZE_MAX && is_kind(load, chunk_index, CHUNK_COLD)) {
-        load->chunk_taken[chunk_index] = CHUNK_TAKEN_COLD;
-        load->heat->cold_busy++;
-    }
+    note_cold(load, chunk_index);
     pthread_mutex_unlock(&load->lock);
     return chunk_index == SIZE_MAX ? NULL : &load->plan.chunks[chunk_index];
 }

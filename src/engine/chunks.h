@@ -15,6 +15,12 @@
 const struct hr_plan_chunk *hr_chunk_take(struct hr_load *load, uint32_t reader_index, int block,
                                           struct held_chunk *ret_held);
 
+/*
+ * Puts back what was taken and cannot be begun now: it is the first that is taken again, by whichever reader can. Readers
+ * that kept it would let others read what comes behind it.
+ */
+void hr_chunk_leave(struct hr_load *load, const struct hr_plan_chunk *chunk);
+
 /* What was taken has been read, or will never be. */
 void hr_chunk_end(struct hr_load *load, const struct hr_plan_chunk *chunk);
 

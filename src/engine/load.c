@@ -284,6 +284,7 @@ static void free_tables(struct hr_load *load)
     hr_free(load->items);
     hr_free(load->groups);
     hr_free(load->chunk_taken);
+    hr_free(load->left_chunks);
     hr_free(load->file_maps);
     hr_free(load->threads);
     hr_free(load->activities);

@@ -131,6 +131,8 @@ struct hr_load {
     struct load_item *items;
     struct load_group *groups;
     uint8_t *chunk_taken;        /* enum chunk_taken */
+    size_t *left_chunks;         /* taken and left again, in no order */
+    size_t left_count;
     struct hr_block **file_maps; /* by file, HR_ROUTE_MMAP */
     struct index_queue urgent;   /* items that somebody waits for; their chunks come first */
     size_t urgent_chunk;         /* how far the first of them was given out */

@@ -130,14 +130,15 @@ static int make_tables(struct hr_load *load, struct hr_error *err)
     load->items = hr_alloc_array(plan->item_count, sizeof load->items[0]);
     load->groups = hr_alloc_array(plan->group_count, sizeof load->groups[0]);
     load->chunk_taken = hr_alloc_array(plan->chunk_count, 1);
+    load->left_chunks = hr_alloc_array(plan->chunk_count, sizeof load->left_chunks[0]);
     load->file_maps = hr_alloc_array(load->checkpoint->file_count, sizeof load->file_maps[0]);
     load->threads = hr_alloc_array(load->loader->thread_count, sizeof load->threads[0]);
     load->activity_count = load->loader->thread_count;
     load->activities = hr_alloc_array(load->activity_count, sizeof load->activities[0]);
     int failed = queue_init(&load->ready, plan->item_count) | queue_init(&load->urgent, plan->item_count) |
                  make_device_queues(load);
-    if (!load->items || !load->groups || !load->chunk_taken || !load->file_maps || !load->threads ||
-        !load->activities || failed)
+    if (!load->items || !load->groups || !load->chunk_taken || !load->left_chunks || !load->file_maps ||
+        !load->threads || !load->activities || failed)
         return hr_fail_memory(err, plan->item_count * sizeof load->items[0], "the tables of a load");
     for (size_t i = 0; i < plan->item_count; i++)
         load->items[i].bytes_left = plan->items[i].bytes;

@@ -241,13 +241,6 @@ static int is_idle(const struct hr_reader *reader)
            !reader->load->options.sequential;
 }
 
-static void take_held(struct hr_load *load, struct held_chunk *ret_held)
-{
-    pthread_mutex_lock(&load->lock);
-    hr_gate_pass(load, ret_held);
-    pthread_mutex_unlock(&load->lock);
-}
-
 /*
  * Takes and begins chunks until all slots are busy, there is nothing to do now, or one has been read: that is to go on to
  * its places while others are read.
@@ -257,13 +250,10 @@ static int begin_chunks(struct hr_reader *reader)
     int begun = 0;
     if (reader->blocked)
         unblock(reader, 0);
+    reader->wanted = NULL;
     while (may_begin(reader)) {
-        struct held_chunk held = {0};
-        const struct hr_plan_chunk *chunk = reader->waiting;
-        if (!chunk)
-            chunk = hr_chunk_take(reader->load, reader->index, is_idle(reader), &held);
-        else if (reader->waits_at_gate)
-            take_held(reader->load, &held);
+        struct held_chunk held;
+        const struct hr_plan_chunk *chunk = hr_chunk_take(reader->load, reader->index, is_idle(reader), &held);
         if (held.chunk) {
             hr_reader_take_over(reader, free_slot(reader), &held);
             begun++;
@@ -271,9 +261,9 @@ static int begin_chunks(struct hr_reader *reader)
         }
         if (!chunk)
             break;
-        reader->waiting = NULL;
         if (!begin_chunk(reader, chunk)) {
-            reader->waiting = chunk;
+            reader->wanted = chunk;
+            hr_chunk_leave(reader->load, chunk);
             break;
         }
         begun++;
@@ -283,14 +273,12 @@ static int begin_chunks(struct hr_reader *reader)
     return begun;
 }
 
-/* Nothing of this reader's is under way, and its chunk needs what others hold. */
+/* Nothing of this reader's is under way, and the next chunk needs what others hold. */
 static void wait_for_others(struct hr_reader *reader)
 {
     uint64_t from = hr_sys->clock_ns();
     if (reader->waits_at_gate) {
-        hr_gate_wait(reader->load, reader->waiting, reader->index);
-        if (reader->load->stopping)
-            reader->waiting = NULL; /* it has nothing that would have to be given back */
+        hr_gate_wait(reader->load, reader->wanted, reader->index);
         return;
     }
     if (!reader->waits_for) {
@@ -323,7 +311,7 @@ static int move_on(struct hr_reader *reader)
         hr_reader_finish_copy(reader, 1);
     else if (reader->blocked)
         unblock(reader, 1);
-    else if (reader->waiting)
+    else if (reader->wanted)
         wait_for_others(reader);
     else
         return 0;
@@ -352,7 +340,7 @@ int hr_reader_step(struct hr_reader *reader)
     reader->cpu_from_ns = hr_sys->thread_cpu_ns();
     int begun = begin_chunks(reader);
     while (move_on(reader)) /* nobody else can move a chunk that is taken */
-        if (reader->waiting)
+        if (reader->wanted)
             begun += begin_chunks(reader);
     return begun;
 }

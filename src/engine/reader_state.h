@@ -26,8 +26,8 @@ struct hr_reader {
     struct slot *read_last;              /* read, and about to be placed; NULL: none */
     struct slot *blocked;                /* ready to read, but the budget was spent */
     struct slot *copy_first, *copy_last; /* slots whose copies are under way, oldest first */
-    const struct hr_plan_chunk *waiting; /* taken, but there was no descriptor or no staging slot for it yet */
-    struct hr_staging *waits_for;        /* the ring that `waiting` waits for; NULL: the gate, or a descriptor */
+    const struct hr_plan_chunk *wanted;  /* taken and left again: there was no descriptor or no staging slot for it */
+    struct hr_staging *waits_for;        /* the ring that had none; NULL: the gate, or a descriptor */
     int waits_at_gate;
     struct hr_fence **fences; /* of each slot and device */
     char *scratch;            /* of hr_chunk_send() */
