@@ -16,8 +16,8 @@
 #include "device/gds.h"
 #include "io/io.h"
 #include "io/residency.h"
-#include "topo/system_memory.h"
 #include "topo/placement.h"
+#include "topo/system_memory.h"
 
 #define DETAIL(entry, ...) snprintf((entry)->detail, sizeof(entry)->detail, __VA_ARGS__)
 #define MIB (UINT64_C(1) << 20)
@@ -98,8 +98,7 @@ static void probe_cores(struct hr_capability *entry)
     unsigned count = hr_sys->core_count();
     entry->usable = 1;
     DETAIL(entry, "%u by this process's affinity: a load starts %u reader threads unless told otherwise, %u for a GPU",
-           count, count < HR_READER_DEFAULT_MAX ? count : HR_READER_DEFAULT_MAX,
-           count < HR_READER_REMOTE_DEFAULT ? count : HR_READER_REMOTE_DEFAULT);
+           count, hr_placement_readers(count, 0), hr_placement_readers(count, 1));
 }
 
 static void probe_memory(struct hr_capability *entry)

@@ -12,7 +12,7 @@
 #   group-test   two GPUs, a process each: the tests of process groups over NCCL
 #   group-bench  two GPUs: shards by rows and columns, and whole tensors on both, against bare programs on both at once
 #   peers     other loaders in PyTorch, taking turns
-#   transformers  from_pretrained with and without headrace, a dense model and a mixture of experts (10 GB on the disk)
+#   transformers  from_pretrained with and without headrace, a dense model and a mixture of experts (11 GB on the disk)
 #   cold      from the drive to host memory and to the GPU against a raw reader; cold-half: half and all of it in the
 #             page cache; cold-peers: the processor time of safetensors for the same; ahead: what reading ahead gains
 #

@@ -207,8 +207,8 @@ def transformers_rows(section: dict) -> list[list[str]]:
              section[name]["stock"]] for name in what]
     if section["begin"]:
         begun = section["begin"]
-        rows.append([f"Transformers: {begun['bytes'] / 1e9:.1f} GB, not in the page cache, from the start of Python to a "
-                     f"token, `headrace.begin()` first", begun["begin"],
+        rows.append([f"Transformers: {begun['bytes'] / 1e9:.1f} GB, not in the page cache, from the start of Python "
+                     "to a token, `headrace.begin()` first", begun["begin"],
                      f"without: {number(begun['headrace']['seconds'])} s", begun["headrace"]])
     return [[text, f"{number(own['seconds'])} s", other, *compared(own["trials"], its["trials"])]
             for text, own, other, its in rows]
@@ -229,8 +229,8 @@ def write_rows(write: dict) -> list[list[str]]:
 ROWS = {"gpu-hot": gpu_hot_rows, "gpu-cores": gpu_cores_rows, "gpu-threads": gpu_threads_rows,
         "gpu-small": gpu_small_rows, "peers": peers_rows, "cold": cold_rows,
         "ahead": ahead_rows, "cold-half": cold_half_rows, "cold-peers": cold_peers_rows, "bitwise": bitwise_rows,
-        "gpu-cast": gpu_cast_rows, "transformers": transformers_rows, "group": group_rows, "host": host_rows, "write": write_rows, "header": header_rows,
-        "python": python_rows}
+        "gpu-cast": gpu_cast_rows, "transformers": transformers_rows, "group": group_rows, "host": host_rows,
+        "write": write_rows, "header": header_rows, "python": python_rows}
 
 
 def section(path: Path) -> str:

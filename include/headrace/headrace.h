@@ -429,7 +429,8 @@ struct hr_loader_options {
      * group each of several ranks on the same cores has its part of three quarters of them.
      */
     uint32_t thread_count;
-    uint64_t chunk_bytes; /* the grid of reads; 0: 4 MiB, of short loads 2 MiB. 64 KiB to 1 GiB (with a GPU: 64 MiB) */
+    /* The grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); 0: 4 MiB, of short loads and of ranks with GPUs 2 MiB. */
+    uint64_t chunk_bytes;
     uint32_t queue_depth; /* io_uring: reads in flight per thread; 0: 8. At most 256 */
     uint32_t reserved;
     uint64_t arena_bytes;          /* largest arena that holds more than one tensor; 0: 256 MiB, with GPUs 512 */

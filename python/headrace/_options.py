@@ -25,7 +25,7 @@ class Loader:
         threads: reader threads of each load; None: the cores this process may use, at most 16, and with one GPU 12.
         route: "auto", "pread", "uring" (io_uring), "mmap" (private mappings, read when touched) or "gds"
             (GPUDirect Storage, to GPUs).
-        chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB.
+        chunk_bytes: the grid of reads, 64 KiB to 1 GiB (with a GPU: 64 MiB); None: 4 MiB or less.
         queue_depth: io_uring: reads in flight per thread, at most 256; None: 8.
         arena_bytes: largest allocation that holds several tensors (framework=None); None: 256 MiB, with GPUs 512.
         staging_bytes: most pinned memory for a GPU, kept between loads; None: what is fastest, at most 256 MiB.

@@ -25,7 +25,10 @@
 /* Threads of one load, or of one open: beyond the memory channels of a socket more threads only cost. */
 #define HR_READER_MAX 128
 #define HR_READER_DEFAULT_MAX 16
-/* With GPUs so many for each, and no more than the former in all: what fills one link (HR_STAGING_SLOTS_DEFAULT). */
+/*
+ * With GPUs so many for each, and no more than the former in all: what fills one link. Those that then wait for it only
+ * hold bytes that leave the processor's cache meanwhile.
+ */
 #define HR_READER_REMOTE_DEFAULT 12
 /* The grid of reads. */
 #define HR_CHUNK_BYTES_MIN (64u << 10)
@@ -41,6 +44,13 @@
 #define HR_CHUNK_BYTES_REMOTE (4u << 20)
 #define HR_CHUNK_BYTES_REMOTE_MAX (64u << 20)
 /*
+ * The same where several ranks of a process group load, which are on one machine as a rule. What passes through the
+ * processor's cache for all of them does not fit there any more, and then reads and copies both are slower: 4.5 GB to each
+ * of two H200 at once took 98 to 134 ms with 4 MiB, on three machines and from one load to the next, and 105 to 109 ms
+ * with this.
+ */
+#define HR_CHUNK_BYTES_GROUP (2u << 20)
+/*
  * A short load, of fewer chunks for each reader than this, has smaller ones: nothing is copied on before the first have
  * been read, and readers end up to a chunk apart, which is 1.5 ms of 16 readers' 12 (0.5 GB, 4 MiB). No smaller than huge
  * pages, in which two readers should not meet.
@@ -54,11 +64,10 @@
  */
 #define HR_FIXED_BUFFERS_MAX 64u
 /*
- * Slots of the ring for each GPU by default, two for each reader, and the most pinned memory unless the caller asks for
- * more. More than the processor's cache holds, with all that pass through it, are slower: of 4.5 GB to each of two H200 at
- * once 16 readers with 32 slots took 100 to 134 ms, 12 with 24 took 98 to 100; with 16 slots 104 to 110.
+ * Slots of the ring by default, and the most pinned memory unless the caller asks for more. A load from the page cache uses
+ * HR_STAGING_DEPTH for each reader.
  */
-#define HR_STAGING_SLOTS_DEFAULT 24
+#define HR_STAGING_SLOTS_DEFAULT 32
 #define HR_STAGING_BYTES_MAX (256u << 20)
 /* Chunks that a reader keeps between its reads and the copy engine; and where copies wait for collectives too. */
 #define HR_STAGING_DEPTH 2

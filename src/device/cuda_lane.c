@@ -5,8 +5,6 @@
 #include "base/sys.h"
 #include "device/cuda_device.h"
 
-/* An event that is waited for without spinning wakes its thread by an interrupt, which took some 0.1 ms (H200). */
-#define SPIN_NS 300000
 #define EVENT_FLAGS (HR_CU_EVENT_BLOCKING_SYNC | HR_CU_EVENT_DISABLE_TIMING)
 
 struct hr_fence {
@@ -238,7 +236,7 @@ int hr_fence_poll_for(struct hr_fence *fence, uint64_t nanoseconds, struct hr_er
 
 int hr_fence_wait_soon(struct hr_fence *fence, struct hr_error *err)
 {
-    int code = hr_fence_poll_for(fence, SPIN_NS, err);
+    int code = hr_fence_poll_for(fence, HR_FENCE_SPIN_NS, err);
     return code == 0 ? hr_fence_wait(fence, err) : code < 0 ? code : 0;
 }
 

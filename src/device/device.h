@@ -88,10 +88,10 @@ void hr_lane_close(struct hr_lane *lane);
 /* What is put into the lane from now on waits for what `stream` (a CUstream; NULL: the legacy default) holds now. */
 int hr_lane_follow(struct hr_lane *lane, void *stream, struct hr_error *err);
 
-/* The same for what the fence stands for. */
-int hr_lane_await(struct hr_lane *lane, struct hr_fence *fence, struct hr_error *err);
 /* And back: what is put into `stream` from now on waits for what the lane holds now. */
 int hr_lane_lead(struct hr_lane *lane, void *stream, struct hr_error *err);
+/* What is put into the lane from now on waits for what the fence stands for: one that was put. */
+int hr_lane_await(struct hr_lane *lane, struct hr_fence *fence, struct hr_error *err);
 
 /* What placing did, to be added up. */
 struct hr_place_counts {
@@ -129,7 +129,12 @@ int hr_fence_poll(struct hr_fence *fence, struct hr_error *err);
 int hr_fence_poll_for(struct hr_fence *fence, uint64_t nanoseconds, struct hr_error *err);
 /* Blocks, without spinning, until it is. */
 int hr_fence_wait(struct hr_fence *fence, struct hr_error *err);
-/* The same for what will be done at once, and is waited for by others: spins for a while first. */
+/*
+ * What will be done at once, and is waited for by others, is looked at again and again for so long: a thread that waits
+ * without spinning is woken by an interrupt, which took some 0.1 ms (H200).
+ */
+#define HR_FENCE_SPIN_NS 300000u
+/* The same for that: spins so long first. */
 int hr_fence_wait_soon(struct hr_fence *fence, struct hr_error *err);
 
 /* 1 when the placing kernel can be used with this device; else 0 and the reason. Loads it on first use. */

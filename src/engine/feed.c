@@ -87,24 +87,24 @@ static void parts_release(struct parts *parts)
     hr_free(parts->keys);
 }
 
-static int is_through_staging(const struct hr_load *load)
+static int is_remote(const struct hr_load *load)
 {
     return load->loader->devices[load->plan.items[0].device_index].lane_count != 0;
 }
 
 /*
- * Of what goes through pinned memory each part has as few chunks as fit into pieces of that, of one length: shorter ones
- * would take as many pieces for fewer bytes.
+ * For GPUs each part has as few chunks as its load's grid allows, of one length: shorter ones would take as many pieces of
+ * pinned memory for fewer bytes.
  */
 static uint64_t chunk_bytes(const struct hr_load *load)
 {
     const struct hr_spread *spread = load->plan.spread;
-    uint64_t most = load->loader->chunk_bytes;
-    uint64_t bytes = spread->slot_count * spread->slot_bytes / CHUNKS_IN_SLOTS;
-    if (is_through_staging(load)) {
+    uint64_t most = load->plan.options.chunk_bytes, bytes;
+    if (is_remote(load)) {
         uint64_t count = (spread->part_bytes + most - 1) / most;
         bytes = (spread->part_bytes + count - 1) / count;
-        bytes = (bytes + HR_CUT_ALIGNMENT - 1) / HR_CUT_ALIGNMENT * HR_CUT_ALIGNMENT;
+    } else {
+        bytes = spread->slot_count * spread->slot_bytes / CHUNKS_IN_SLOTS;
     }
     bytes = bytes > HR_CHUNK_BYTES_MIN ? bytes : HR_CHUNK_BYTES_MIN;
     return bytes < most ? bytes : most;
@@ -116,16 +116,14 @@ static uint64_t chunk_bytes(const struct hr_load *load)
  */
 static size_t chunks_ahead(const struct hr_load *main, const struct hr_load *load)
 {
-    if (!is_through_staging(main) || load->route == HR_ROUTE_GDS)
-        return 0;
-    return hr_staging_early_max(main->loader->staging);
+    return is_remote(main) && load->route != HR_ROUTE_GDS ? hr_staging_early_max(main->loader->staging) : 0;
 }
 
 static int start(struct hr_feed *feed, const struct hr_feed_slots *slots, const struct parts *parts,
                  struct hr_error *err)
 {
     struct hr_load *main = feed->main;
-    struct hr_load_feed as_feed = {parts->keys, chunk_bytes(main), is_through_staging(main)};
+    struct hr_load_feed as_feed = {parts->keys, chunk_bytes(main), is_remote(main)};
     struct hr_load_options options = {
         .size = sizeof options, .trace = main->options.trace, .trace_context = main->options.trace_context};
     int code = hr_checkpoint_extents(main->checkpoint, parts->extents, parts->count, &feed->checkpoint, err);
@@ -260,7 +258,8 @@ void hr_feed_watch(struct hr_feed *feed, size_t window_index, uint64_t until_ns)
     struct hr_load *load = feed->load;
     int is_late = 0;
     pthread_mutex_lock(&load->lock);
-    while (!is_late && !is_ready(feed, window_index))
+    int was_ready = is_ready(feed, window_index);
+    while (!is_late && is_ready(feed, window_index) == was_ready)
         is_late = hr_cond_wait_until(&load->done, &load->lock, until_ns);
     pthread_mutex_unlock(&load->lock);
 }

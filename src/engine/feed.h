@@ -35,7 +35,7 @@ void hr_feed_clear(struct hr_feed *feed, size_t end);
 int hr_feed_check(struct hr_feed *feed, struct hr_error *err);
 /* Whether this rank's part of a window has been read, for GPUs: is in its slot's lane, or will never be. */
 int hr_feed_is_ready(struct hr_feed *feed, size_t window_index);
-/* Waits for that until the clock is at `until_ns` at most. */
+/* Waits until the clock is at `until_ns`, or that has come to be so. */
 void hr_feed_watch(struct hr_feed *feed, size_t window_index, uint64_t until_ns);
 /* Waits for it. Errors name the tensor of the load. One thread. */
 int hr_feed_wait(struct hr_feed *feed, size_t window_index, struct hr_error *err);

@@ -130,8 +130,8 @@ struct hr_load {
     pthread_cond_t work, done;
     struct load_item *items;
     struct load_group *groups;
-    uint8_t *chunk_taken;        /* enum chunk_taken */
-    size_t *left_chunks;         /* taken and left again, in no order */
+    uint8_t *chunk_taken; /* enum chunk_taken */
+    size_t *left_chunks;  /* taken and left again, in no order */
     size_t left_count;
     struct hr_block **file_maps; /* by file, HR_ROUTE_MMAP */
     struct index_queue urgent;   /* items that somebody waits for; their chunks come first */

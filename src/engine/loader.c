@@ -133,19 +133,6 @@ static void decide_placement(struct hr_loader *loader, const struct hr_topology 
     hr_placement_decide(topology, &affinity, nodes, count, &loader->placement);
 }
 
-static uint32_t gpu_count(const struct hr_loader *loader)
-{
-    return (uint32_t)__builtin_popcountll(loader->remote_devices);
-}
-
-static uint32_t default_threads(const struct hr_loader *loader)
-{
-    uint32_t cores = hr_loader_core_count(loader), most = HR_READER_DEFAULT_MAX;
-    if (loader->remote_devices && gpu_count(loader) * HR_READER_REMOTE_DEFAULT < most)
-        most = gpu_count(loader) * HR_READER_REMOTE_DEFAULT;
-    return cores < most ? cores : most;
-}
-
 static int settle_placement(struct hr_loader *loader, const struct hr_loader_options *options, struct hr_error *err)
 {
     hr_placement_none(&loader->placement, options->no_binding ? "switched off" : "no GPU");
@@ -157,7 +144,8 @@ static int settle_placement(struct hr_loader *loader, const struct hr_loader_opt
         hr_free(topology);
     }
     if (loader->thread_count == 0)
-        loader->thread_count = default_threads(loader);
+        loader->thread_count =
+            hr_placement_readers(hr_loader_core_count(loader), (size_t)__builtin_popcountll(loader->remote_devices));
     return 0;
 }
 
@@ -175,10 +163,9 @@ static int make_staging(struct hr_loader *loader, uint64_t bytes, struct hr_erro
     if (bytes && bytes < loader->chunk_bytes)
         return hr_fail(err, HR_EINVALID_ARGUMENT, "staging_bytes is %llu; it must hold one chunk of %llu at least",
                        (unsigned long long)bytes, (unsigned long long)loader->chunk_bytes);
-    if (bytes == 0) {
-        bytes = gpu_count(loader) * HR_STAGING_SLOTS_DEFAULT * with_moves;
-        bytes = bytes < HR_STAGING_BYTES_MAX ? bytes : HR_STAGING_BYTES_MAX;
-    }
+    if (bytes == 0)
+        bytes = HR_STAGING_SLOTS_DEFAULT * with_moves < HR_STAGING_BYTES_MAX ? HR_STAGING_SLOTS_DEFAULT * with_moves
+                                                                             : HR_STAGING_BYTES_MAX;
     return hr_staging_new(loader->devices[first].device, slot_bytes, bytes, loader->placement.node, &loader->staging,
                           err);
 }

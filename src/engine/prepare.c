@@ -29,12 +29,19 @@ static int queue_init(struct index_queue *queue, size_t capacity)
     return queue->indices ? 0 : -1;
 }
 
+static uint64_t chunk_bytes(const struct hr_load *load)
+{
+    const struct hr_loader *loader = load->loader;
+    int is_group = load->has_group && load->group.world > 1 && loader->remote_devices;
+    return is_group && !loader->chunk_is_asked ? HR_CHUNK_BYTES_GROUP : loader->chunk_bytes;
+}
+
 static struct hr_plan_options plan_options(const struct hr_load *load, const struct hr_load_feed *feed)
 {
     const struct hr_loader *loader = load->loader;
     const struct hr_load_options *options = &load->options;
     return (struct hr_plan_options){
-        .chunk_bytes = feed ? feed->chunk_bytes : loader->chunk_bytes,
+        .chunk_bytes = feed ? feed->chunk_bytes : chunk_bytes(load),
         .reader_count = feed || loader->chunk_is_asked ? 0 : loader->thread_count,
         .arena_bytes = loader->arena_bytes,
         .window_bytes = options->window_bytes,

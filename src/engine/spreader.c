@@ -210,40 +210,62 @@ static int all_gather(struct hr_spreader *s, const struct flight *flight)
                                 flight->window.part_bytes + HR_SPREAD_STATUS_BYTES);
 }
 
-/* In the order of the device: the window has its buffer for itself. */
+/* In the order of the device, the window has its buffer for itself. */
 static int take_buffer(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
 {
+    const struct flight *before = flight_before(s, flight->window.index);
+    return before ? hr_lane_await(spreader_slot_lane(s, flight->window.index), before->fence, err) : 0;
+}
+
+/*
+ * After a failure nothing is known of the order of the device: the host waits until the window has its buffer for itself.
+ * Else its collective would write over what the one before has brought, and what the ranks said with that.
+ */
+static int wait_for_buffer(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
+{
     struct flight *before = flight_before(s, flight->window.index);
-    int code = before ? hr_lane_await(spreader_slot_lane(s, flight->window.index), before->fence, err) : 0;
+    int code = before ? hr_fence_wait(before->fence, err) : 0;
     if (code < 0)
-        before->is_placed = 0; /* it may be written over before it is in place */
+        before->is_placed = 0;
     return code;
+}
+
+static int collect(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
+{
+    uint64_t from = hr_sys->clock_ns();
+    int failed = flight->window.segment_bytes ? scatter(s, flight) : all_gather(s, flight);
+    if (!s->lane)
+        s->load->group_wait_ns += hr_sys->clock_ns() - from;
+    return failed ? hr_group_fail(s->group, "a collective of the group", err) : 0;
 }
 
 /*
  * What the collective sends is complete: this rank's part, or what is packed of it, and what the rank has to say. Where
  * that cannot be had, memory is sent that has no status of this rank for this window, which the other ranks recognise:
- * the next slot, or what earlier windows have brought.
+ * the next slot, or what earlier windows have brought. Negative: the collective must not be called.
  */
-static void prepare_sending(struct hr_spreader *s, struct flight *flight)
+static int prepare_sending(struct hr_spreader *s, struct flight *flight, struct hr_error *err)
 {
     struct hr_error cause, error;
     size_t index = flight->window.index;
-    int code = take_buffer(s, flight, &error);
+    int code = 0;
     flight->is_wanted = own_cause(s, &cause) == 0;
     flight->part = flight->is_wanted || !s->spread->spare_slots ? spreader_slot(s, index) : spreader_spare(s);
     flight->send = flight->window.segment_bytes ? hr_spreader_packed(s, flight) : flight->part;
-    if (code == 0 && !flight->is_wanted)
+    if (!flight->is_wanted)
         code = put_status(s, index, flight->part, &cause, &error);
+    if (code == 0)
+        code = take_buffer(s, flight, &error);
     if (code == 0 && flight->window.segment_bytes)
         code = hr_spreader_pack(s, flight, &error);
     if (code == 0 && s->lane)
         code = hr_lane_lead(spreader_slot_lane(s, index), s->group->stream, &error);
     if (code == 0)
-        return;
+        return 0;
     hr_load_fail(s->load, &error);
     flight->is_wanted = 0;
     flight->send = flight->window.segment_bytes ? flight->receive : spreader_slot(s, index + 1);
+    return wait_for_buffer(s, flight, err);
 }
 
 /* What the collective brings goes into place behind it, and the statuses to the host; the fence stands for all of it. */
@@ -307,6 +329,7 @@ static void wait_for_part(struct hr_spreader *s, size_t window_index)
 static int issue(struct hr_spreader *s, size_t window_index)
 {
     struct flight *flight = flight_of(s, window_index);
+    struct hr_error error;
     flight->window = hr_spread_window_at(s->spread, window_index);
     flight->receive = s->buffers + window_index % s->spread->buffer_count * s->spread->buffer_bytes;
     flight->is_placed = flight->has_end = 0;
@@ -315,20 +338,13 @@ static int issue(struct hr_spreader *s, size_t window_index)
     if (!begin_collective(s))
         return 0;
     s->item_first = hr_spread_first(s->spread, s->item_first, flight->window.begin);
-    prepare_sending(s, flight);
-    uint64_t from = hr_sys->clock_ns();
-    int failed = flight->window.segment_bytes ? scatter(s, flight) : all_gather(s, flight);
-    if (!s->lane)
-        s->load->group_wait_ns += hr_sys->clock_ns() - from;
-    if (failed) {
-        struct hr_error error;
-        hr_group_fail(s->group, "a collective of the group", &error);
+    if (prepare_sending(s, flight, &error) < 0 || collect(s, flight, &error) < 0) {
         break_off(s, &error);
-    } else {
-        place(s, flight);
-        if (s->lane)
-            pass_on_slot(s, window_index);
+        return 1;
     }
+    place(s, flight);
+    if (s->lane)
+        pass_on_slot(s, window_index);
     return 1;
 }
 
@@ -339,8 +355,7 @@ static void has_failed(struct hr_spreader *s, struct flight *flight, const struc
     flight->is_placed = 0;
 }
 
-/* While a window's end is waited for: spinning at first, since ranks are close together, then naps. */
-#define SPIN_NS 300000u
+/* While a window's end is waited for: looks at it, at first without a pause, since ranks are close together, then naps. */
 #define POLL_NS 5000u
 #define NAP_NS_MAX 1000000u
 
@@ -359,7 +374,7 @@ static int oldest_ends_first(struct hr_spreader *s, size_t next)
             break;
         uint64_t now = hr_sys->clock_ns(), nap = waited / 8;
         waited = now - from;
-        if (waited > SPIN_NS)
+        if (waited > HR_FENCE_SPIN_NS)
             hr_feed_watch(s->feed, next, now + (nap < NAP_NS_MAX ? nap : NAP_NS_MAX));
     }
     s->load->group_wait_ns += hr_sys->clock_ns() - from;

@@ -23,10 +23,8 @@ static uint64_t statuses_bytes(const struct hr_spreader *s)
 static int make_memory(struct hr_spreader *s, struct hr_error *err)
 {
     const struct hr_spread *spread = s->spread;
-    uint64_t buffers_bytes = spread->buffer_count * spread->buffer_bytes;
     int code = 0;
-    uint64_t slots_bytes = (spread->slot_count + spread->spare_slots) * spread->slot_bytes;
-    s->memory_bytes = slots_bytes + buffers_bytes + spread->depth * statuses_bytes(s) + 2 * SLACK_BYTES;
+    s->memory_bytes = hr_spread_memory(spread) + 2 * SLACK_BYTES;
     if (!s->group->alloc)
         code = hr_device_alloc(s->device, s->memory_bytes, &s->base, err);
     else if (!(s->base = s->group->alloc(s->group->context, s->memory_bytes)))
@@ -34,9 +32,10 @@ static int make_memory(struct hr_spreader *s, struct hr_error *err)
     if (code < 0)
         return code;
     s->memory = (char *)s->base + SLACK_BYTES;
-    s->buffers = s->memory + slots_bytes;
+    s->buffers = s->memory + (spread->slot_count + spread->spare_slots) * spread->slot_bytes;
+    char *statuses = s->buffers + spread->buffer_count * spread->buffer_bytes;
     for (uint32_t f = 0; f < spread->depth; f++)
-        s->flights[f].gathered = s->buffers + buffers_bytes + f * statuses_bytes(s);
+        s->flights[f].gathered = statuses + f * statuses_bytes(s);
     return 0;
 }
 

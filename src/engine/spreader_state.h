@@ -12,7 +12,6 @@
 #include "engine/spreader.h"
 #include "plan/spread.h"
 
-#define SPREAD_DEPTH_MAX HR_SPREAD_DEPTH_REMOTE
 /*
  * A status is copied at the latest before its window's collective ends, which has ended when the slot is opened for the
  * next but one: two rounds of slots are enough, of at least as many as windows are in flight.
@@ -45,7 +44,7 @@ struct hr_spreader {
     struct hr_feed *feed;
     uint64_t magic;
     void *base;                            /* memory, with slack around it */
-    char *memory;                          /* slots, spare ones, then the flights' */
+    char *memory;                          /* slots, spare ones, buffers, then statuses of flights */
     uint64_t memory_bytes;                 /* of `base` */
     struct hr_staging_block block;         /* tables and statuses; GPUs */
     struct hr_group_status *slot_statuses; /* as they are copied behind the slots: of SLOT_ROUNDS rounds; GPUs */
@@ -54,7 +53,7 @@ struct hr_spreader {
     size_t opened;                         /* windows that have had a slot */
     size_t finished;                       /* windows whose end was seen */
     char *buffers;                         /* of buffer_bytes each */
-    struct flight flights[SPREAD_DEPTH_MAX];
+    struct flight flights[HR_SPREAD_DEPTH_REMOTE];
     uint64_t *scratch;
     size_t item_first;    /* of windows that begin at or behind the last one issued */
     size_t landing_first; /* of those that ended */

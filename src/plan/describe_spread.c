@@ -44,10 +44,7 @@ static struct sums sum_up(const struct hr_plan *plan)
 
 static uint64_t buffer_bytes(const struct hr_spread *spread)
 {
-    uint64_t statuses = (uint64_t)spread->world * HR_SPREAD_STATUS_BYTES;
-    return spread->window_count ? (spread->slot_count + spread->spare_slots) * spread->slot_bytes +
-                                      spread->depth * (spread->buffer_bytes + statuses)
-                                : 0;
+    return spread->window_count ? hr_spread_memory(spread) : 0;
 }
 
 static void json_items(struct hr_text *text, const struct hr_plan *plan, const struct hr_tensor *tensors)

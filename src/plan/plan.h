@@ -97,7 +97,7 @@ struct hr_plan_options {
     uint32_t ownership; /* enum hr_ownership */
     uint32_t device_count;
     uint64_t remote_devices;  /* bit i: readers cannot write device i; its chunks come to their place out of staging */
-    int has_no_grid; /* chunks end where they are full, not on multiples of chunk_bytes of the file */
+    int has_no_grid;          /* chunks end where they are full, not on multiples of chunk_bytes of the file */
     const size_t *group_keys; /* by item, or NULL; those of different keys share no group. Read during the call only */
     uint32_t group_rank,
         group_world; /* of a process group: what several ranks need has no chunks (spread.h); 0: none */

@@ -86,6 +86,9 @@ struct hr_spread_window {
 int hr_spread_make(struct hr_plan *plan, const struct hr_request *request, struct hr_error *err);
 void hr_spread_free(struct hr_spread *spread);
 
+/* What is sent and received in takes so many bytes: slots, buffers, and the statuses of windows in flight. */
+uint64_t hr_spread_memory(const struct hr_spread *spread);
+
 struct hr_spread_window hr_spread_window_at(const struct hr_spread *spread, size_t index);
 
 /* Rank `rank`'s part of a window, in the stream; empty at the end of the last one. */

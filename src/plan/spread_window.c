@@ -92,19 +92,29 @@ int hr_spread_range_next(const struct hr_spread *spread, uint64_t begin, uint64_
 #define SLOT_COUNT_REMOTE 4
 #define SLOT_COUNT_MAX 64
 
-/* A window in flight: an all-gather, or what is packed for a scatter and what comes of it. */
-static uint64_t window_memory(const struct hr_spread *spread, uint64_t part_bytes)
+/* A buffer: for an all-gather, or what is packed for a scatter and what comes of it. */
+static uint64_t buffer_memory(const struct hr_spread *spread, uint64_t part_bytes)
 {
     return round_up((part_bytes + HR_SPREAD_STATUS_BYTES) * spread->world * 9 / 8);
 }
 
-/* Slots that fit beside the windows in flight and the spare ones. */
+/* All that is needed with so many slots, besides the spare ones. */
+static uint64_t memory(const struct hr_spread *spread, uint64_t part_bytes, uint64_t slot_count)
+{
+    return (slot_count + spread->spare_slots) * (part_bytes + HR_SPREAD_STATUS_BYTES) +
+           spread->buffer_count * buffer_memory(spread, part_bytes) +
+           (uint64_t)spread->depth * spread->world * HR_SPREAD_STATUS_BYTES;
+}
+
+uint64_t hr_spread_memory(const struct hr_spread *spread)
+{
+    return memory(spread, spread->part_bytes, spread->slot_count);
+}
+
 static uint64_t slots_that_fit(const struct hr_spread *spread, uint64_t part_bytes, uint64_t group_bytes)
 {
-    uint64_t statuses = (uint64_t)spread->world * HR_SPREAD_STATUS_BYTES;
-    uint64_t windows = spread->buffer_count * window_memory(spread, part_bytes) + spread->depth * statuses;
-    uint64_t slots = windows > group_bytes ? 0 : (group_bytes - windows) / (part_bytes + HR_SPREAD_STATUS_BYTES);
-    return slots > spread->spare_slots ? slots - spread->spare_slots : 0;
+    uint64_t others = memory(spread, part_bytes, 0);
+    return others > group_bytes ? 0 : (group_bytes - others) / (part_bytes + HR_SPREAD_STATUS_BYTES);
 }
 
 static uint64_t part_wanted(const struct hr_spread *spread, uint64_t group_bytes)
@@ -123,18 +133,15 @@ static int size_windows(struct hr_spread *spread, uint64_t group_bytes, struct h
         part -= HR_TENSOR_ALIGNMENT;
     uint64_t slots = slots_that_fit(spread, part, group_bytes);
     if (slots < 2)
-        return hr_fail(err, HR_EINVALID_ARGUMENT,
-                       "group_bytes is %llu, which is too little for %u ranks; give at least %llu",
-                       (unsigned long long)group_bytes, spread->world,
-                       (unsigned long long)(2 * HR_SPREAD_STATUS_BYTES *
-                                            (2 + spread->spare_slots + spread->buffer_count * (2 * world + 1) +
-                                             spread->depth * world)));
+        return hr_fail(
+            err, HR_EINVALID_ARGUMENT, "group_bytes is %llu, which is too little for %u ranks; give at least %llu",
+            (unsigned long long)group_bytes, spread->world, (unsigned long long)memory(spread, HR_TENSOR_ALIGNMENT, 2));
     spread->part_bytes = part;
     spread->window_count = (size_t)((spread->stream_bytes + part * world - 1) / (part * world));
     spread->slot_bytes = part + HR_SPREAD_STATUS_BYTES;
     spread->slot_count = (size_t)most(2, least(least(slots, SLOT_COUNT_MAX), spread->window_count));
     spread->depth = (uint32_t)least(spread->depth, spread->slot_count);
-    spread->buffer_bytes = window_memory(spread, part);
+    spread->buffer_bytes = buffer_memory(spread, part);
     return 0;
 }
 
@@ -182,7 +189,7 @@ static void choose_kinds(struct hr_spread *spread, uint64_t *scratch, uint64_t *
         if (!has_shards(spread, &window, first))
             continue;
         uint64_t segment = longest_segment(spread, &window, first, scratch, sums);
-        if ((segment + HR_SPREAD_STATUS_BYTES) * spread->world * 2 <= window_memory(spread, window.part_bytes))
+        if ((segment + HR_SPREAD_STATUS_BYTES) * spread->world * 2 <= buffer_memory(spread, window.part_bytes))
             spread->segment_bytes[w] = segment;
     }
 }

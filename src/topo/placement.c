@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/limits.h"
+
 #define REASON(placement, ...) snprintf((placement)->reason, sizeof(placement)->reason, __VA_ARGS__)
 
 void hr_placement_none(struct hr_placement *ret_placement, const char *reason)
@@ -46,9 +48,17 @@ static const char *objection(const struct hr_topology *topology, const int *devi
  * A few cores beside the GPU read less than many far from it: where the affinity leaves fewer than half of the readers
  * that it would have elsewhere, they stay there.
  */
-static int too_few(uint32_t core_count, uint32_t all_count)
+static int too_few(uint32_t core_count, uint32_t all_count, size_t device_count)
 {
-    return core_count * 2 < (all_count < HR_READER_DEFAULT_MAX ? all_count : HR_READER_DEFAULT_MAX);
+    return core_count * 2 < hr_placement_readers(all_count, device_count);
+}
+
+uint32_t hr_placement_readers(uint32_t core_count, size_t gpu_count)
+{
+    uint32_t most = HR_READER_DEFAULT_MAX;
+    if (gpu_count && gpu_count * HR_READER_REMOTE_DEFAULT < most)
+        most = (uint32_t)gpu_count * HR_READER_REMOTE_DEFAULT;
+    return core_count < most ? core_count : most;
 }
 
 void hr_placement_decide(const struct hr_topology *topology, const struct hr_cpu_set *affinity, const int *device_nodes,
@@ -71,7 +81,7 @@ void hr_placement_decide(const struct hr_topology *topology, const struct hr_cpu
         REASON(ret_placement, "not bound: the GPU's NUMA node %d has no processors", node);
     } else if (core_count == 0) {
         REASON(ret_placement, "not bound: the affinity leaves out the GPU's NUMA node %d", node);
-    } else if (too_few(core_count, all_count)) {
+    } else if (too_few(core_count, all_count, device_count)) {
         REASON(ret_placement, "not bound: the affinity has only %u of its %u cores at the GPU's NUMA node %d",
                core_count, all_count, node);
     } else {

@@ -19,6 +19,8 @@ struct hr_placement {
 /* `device_nodes`: of each GPU that is loaded to, -1 where it is unknown. `affinity`: CPUs that the process may use. */
 void hr_placement_decide(const struct hr_topology *topology, const struct hr_cpu_set *affinity, const int *device_nodes,
                          size_t device_count, struct hr_placement *ret_placement);
+/* Readers of a load to so many GPUs, by so many cores, unless told otherwise. */
+uint32_t hr_placement_readers(uint32_t core_count, size_t gpu_count);
 /* Nothing is bound, for this reason. */
 void hr_placement_none(struct hr_placement *ret_placement, const char *reason);
 

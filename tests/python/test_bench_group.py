@@ -13,8 +13,9 @@ def test_measures(root, tmp_path):
     make = [sys.executable, root / "bench" / "make_checkpoint.py", tmp_path / "model", "0.005", "2", "--hidden", "128"]
     subprocess.run(make, check=True, capture_output=True)
     out = tmp_path / "out.json"
-    result = subprocess.run([sys.executable, root / "bench" / "bench_group.py", tmp_path / "model", "--device", "cpu",
-                             "--pairs", "5", "--json", out, "--try", "threads=1,group_bytes=100000"], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, root / "bench" / "bench_group.py", tmp_path / "model", "--device", "cpu", "--pairs", "5",
+               "--json", out, "--try", "threads=1,group_bytes=100000"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     report = json.loads(out.read_text())
     total = sum(path.stat().st_size for path in (tmp_path / "model").glob("*.safetensors"))

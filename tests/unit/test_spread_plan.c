@@ -148,7 +148,8 @@ static void check_alike(const struct scene *s)
         CHECK(memcmp(a->segment_bytes, b->segment_bytes, a->window_count * sizeof *a->segment_bytes) == 0);
         uint64_t slots = (b->slot_count + b->spare_slots) * b->slot_bytes, buffers = b->buffer_count * b->buffer_bytes;
         CHECK(b->slot_count >= 2 && b->depth <= b->slot_count && b->buffer_count <= b->depth);
-        CHECK(slots + buffers + b->depth * b->world * HR_SPREAD_STATUS_BYTES <= s->options.group_bytes);
+        CHECK(slots + buffers + b->depth * b->world * HR_SPREAD_STATUS_BYTES == hr_spread_memory(b));
+        CHECK(hr_spread_memory(b) <= s->options.group_bytes);
     }
 }
 
