@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 void write_small(struct test_model *model, const char *name)
 {
@@ -56,13 +57,15 @@ static void rank_main(struct thread_rank *rank)
     }
     job->code = hr_load_start(job->loader, job->checkpoint, job->items, job->model->count, &job->options, &job->load,
                               &job->err);
+    if (job->code == 0 && job->pause_ns)
+        nanosleep(&(struct timespec){0, (long)job->pause_ns}, NULL);
     if (job->code == 0)
         job->code = wait_for(job);
     if (job->load) {
         job->stats.size = sizeof job->stats;
         hr_load_stats(job->load, &job->stats);
     }
-    if (job->load && (job->code || job->by == BY_FREE || job->leaves)) {
+    if (job->load && ((job->code && !job->stays) || job->by == BY_FREE || job->leaves)) {
         hr_load_free(job->load);
         job->load = NULL;
     }
@@ -121,6 +124,16 @@ void ranks_end(struct scene_of_ranks *scene)
     thread_group_end(&scene->group);
 }
 
+static void check_loaded(struct job *job, size_t index, struct hr_view *view)
+{
+    struct hr_error err = {0};
+    unsigned char *bytes = malloc(view->bytes + 1);
+    assert_ok(hr_load_read(job->load, index, 0, view->bytes, bytes, &err), err);
+    view->data = bytes;
+    check_view(&job->model->tensors[index], job->ranges[index], view);
+    free(bytes);
+}
+
 void check_rank(struct scene_of_ranks *scene, uint32_t rank)
 {
     struct job *job = &scene->jobs[rank];
@@ -128,11 +141,17 @@ void check_rank(struct scene_of_ranks *scene, uint32_t rank)
         struct hr_view view = {.size = sizeof view};
         struct hr_error err = {0};
         assert_ok(hr_load_view(job->load, i, &view, &err), err);
-        unsigned char *bytes = malloc(view.bytes + 1);
-        assert_ok(hr_load_read(job->load, i, 0, view.bytes, bytes, &err), err);
-        view.data = bytes;
-        check_view(&job->model->tensors[i], job->ranges[i], &view);
-        free(bytes);
+        check_loaded(job, i, &view);
+    }
+}
+
+void check_ready(struct scene_of_ranks *scene, uint32_t rank)
+{
+    struct job *job = &scene->jobs[rank];
+    for (size_t i = 0; job->load && i < job->model->count; i++) {
+        struct hr_view view = {.size = sizeof view};
+        if (hr_load_view(job->load, i, &view, NULL) == 0)
+            check_loaded(job, i, &view);
     }
 }
 

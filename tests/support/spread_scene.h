@@ -28,6 +28,8 @@ struct job {
     size_t stop_after; /* BY_CANCEL, BY_FREE: so many items */
     int declines;
     int leaves; /* the load is freed as soon as it has ended, well or not */
+    int stays;  /* it is not, though it failed */
+    uint64_t pause_ns; /* before the first wait */
     struct hr_load *load;
     struct hr_stats stats;
     int code;
@@ -52,6 +54,8 @@ void ranks_end(struct scene_of_ranks *scene);
 
 /* The rank has every byte of its items. */
 void check_rank(struct scene_of_ranks *scene, uint32_t rank);
+/* What is ready on a rank, whose load may have failed and stays, is right. */
+void check_ready(struct scene_of_ranks *scene, uint32_t rank);
 /* All ranks have all of it, and together they have read each byte, and none twice. */
 void check_all(struct scene_of_ranks *scene);
 

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "device/cuda_device.h"
+#include "support/stream_group.h"
 #include "support/test_model.h"
 
 #define BLOCK_BYTES (8u << 20)
@@ -43,7 +44,7 @@ static int barrier(struct thread_rank *rank)
     struct thread_group *group = rank->group;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
+    until.tv_sec += THREAD_GROUP_PATIENCE_S;
     pthread_mutex_lock(&group->lock);
     unsigned long round = group->round;
     if (++group->arrived == group->world) {
@@ -59,11 +60,11 @@ static int barrier(struct thread_rank *rank)
     return failed;
 }
 
-/* What every call begins with. */
+/* What every call begins with. Who is late in a stream has come. */
 static int come(struct thread_rank *rank)
 {
     unsigned call = ++rank->call_count;
-    if (call == rank->late_at)
+    if (call == rank->late_at && !rank->group->is_in_streams)
         nanosleep(&(struct timespec){0, 200000000}, NULL);
     if (call == rank->fail_at)
         abort_group(rank->group, "lost its connection", rank->rank);
@@ -123,11 +124,20 @@ static int exchange(void *context, const void *send, void *receive, uint64_t byt
     return failed || barrier(rank);
 }
 
+static int in_stream(struct thread_rank *rank, int failed)
+{
+    if (failed)
+        abort_group(rank->group, "lost its device", rank->rank);
+    return failed;
+}
+
 static int all_gather(void *context, const void *send, void *receive, uint64_t bytes)
 {
     struct thread_rank *rank = context;
     if (come(rank))
         return 1;
+    if (rank->group->is_in_streams)
+        return in_stream(rank, stream_all_gather(rank, send, receive, bytes, rank->call_count == rank->late_at));
     if (give(rank, send, bytes))
         abort_group(rank->group, "lost its device", rank->rank);
     if (barrier(rank))
@@ -142,6 +152,8 @@ static int scatter(void *context, const void *send, void *receive, uint64_t byte
     struct thread_rank *rank = context;
     if (come(rank))
         return 1;
+    if (rank->group->is_in_streams)
+        return in_stream(rank, stream_scatter(rank, send, receive, bytes, root, rank->call_count == rank->late_at));
     int is_root = root == rank->rank;
     if (!is_root != !send || (is_root ? give(rank, send, bytes * rank->group->world) : 0))
         abort_group(rank->group, "lost its device", rank->rank);
@@ -221,6 +233,7 @@ void thread_group_end(struct thread_group *group)
         if (rank->live_count)
             fail_msg("rank %u: %ld allocations of the group live", r, rank->live_count);
         hr_lane_close(rank->lane);
+        stream_group_end(rank);
         hr_fence_free(rank->fence);
         if (rank->block.memory)
             hr_staging_block_free(rank->device, &rank->block);

@@ -1,6 +1,6 @@
 /*
  * thread_group.h: a process group whose ranks are threads of this process: collectives by a barrier and copies, for host
- * memory and for GPUs, where they end in stream order. One rank's call can fail or be late; then, and when a rank does
+ * memory and for GPUs, where they end in stream order, and on fake GPUs may also begin in it (stream_group.h). One rank's call can fail or be late; then, and when a rank does
  * not come within 20 s, the group is aborted, as a real transport's is by its timeout: all calls fail, and say why.
  */
 #ifndef TESTS_SUPPORT_THREAD_GROUP_H
@@ -12,6 +12,7 @@
 #include "device/device.h"
 
 #define THREAD_GROUP_MAX 4u
+#define THREAD_GROUP_PATIENCE_S 20
 
 struct thread_rank {
     struct thread_group *group;
@@ -30,10 +31,15 @@ struct thread_rank {
     struct hr_staging_block block;
     unsigned char *sent; /* what this rank gives, for the others to copy */
     size_t sent_bytes;
+    /* of stream_group.c */
+    struct hr_staging_block call_block;
+    struct stream_call *calls;
+    unsigned called, came; /* calls that were put into the stream, and those that it has come to */
 };
 
 struct thread_group {
     uint32_t world;
+    int is_in_streams; /* fake GPUs: collectives begin in the order of streams */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned arrived;
