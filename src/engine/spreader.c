@@ -175,6 +175,8 @@ static void open_windows(struct hr_spreader *s, size_t end)
 {
     struct hr_error error;
     size_t count = s->spread->window_count;
+    if (s->is_shut)
+        return;
     for (; s->opened < end && s->opened < count; s->opened++)
         if (put_status(s, s->opened, spreader_slot(s, s->opened), NULL, &error) < 0)
             hr_load_fail(s->load, &error);
@@ -309,10 +311,11 @@ static void place(struct hr_spreader *s, struct flight *flight)
 static void pass_on_slot(struct hr_spreader *s, size_t window_index)
 {
     struct hr_error error;
-    if (hr_lane_follow(spreader_slot_lane(s, window_index), s->group->stream, &error) < 0)
+    if (hr_lane_follow(spreader_slot_lane(s, window_index), s->group->stream, &error) < 0) {
+        s->is_shut = 1;
         hr_load_fail(s->load, &error);
-    else
-        open_windows(s, window_index + 1 + s->spread->slot_count);
+    }
+    open_windows(s, window_index + 1 + s->spread->slot_count);
 }
 
 static void wait_for_part(struct hr_spreader *s, size_t window_index)

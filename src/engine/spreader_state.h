@@ -51,6 +51,7 @@ struct hr_spreader {
     struct hr_move *slot_moves;            /* by status: how */
     struct hr_fence *status_fence;         /* a status that is to be another one; GPUs */
     size_t opened;                         /* windows that have had a slot */
+    int is_shut;                           /* no more get one: a lane would not wait for who reads it */
     size_t finished;                       /* windows whose end was seen */
     char *buffers;                         /* of buffer_bytes each */
     struct flight flights[HR_SPREAD_DEPTH_REMOTE];

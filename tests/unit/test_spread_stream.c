@@ -25,8 +25,8 @@
 #define SWEEP_PART 3
 #define SPIN_FACTOR 20
 #else
-#define SEED_COUNT 12
-#define SWEEP_PART 20
+#define SEED_COUNT 6
+#define SWEEP_PART 10
 #define SPIN_FACTOR 1
 #endif
 
