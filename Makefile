@@ -104,7 +104,7 @@ check-kernel:
 	@tools/make_ptx.sh --check
 
 # Tests of many small loads, which take long and depend on the compiler least, are left to the sanitizers.
-CLANG_LEFT_OUT := gpu_cast|gpu_faults|gpu_gds|load_cast|load_faults|simulator|spread_load
+CLANG_LEFT_OUT := gpu_cast|gpu_faults|gpu_gds|load_cast|load_faults|simulator|spread_load|spread_stream
 check-clang:
 	@$(call configure,build-clang,-DCMAKE_C_COMPILER=clang -DCMAKE_C_FLAGS=-Werror -DHEADRACE_TESTS=ON \
 	-DHEADRACE_PYTHON=ON)
@@ -119,7 +119,7 @@ check-sanitize:
 # What has threads and does not measure time, which this sanitizer stretches; forks of threads are nothing for it.
 TSAN_TESTS := catalog|cli_timeline|cold|device|device_fake|device_faults|device_lanes|device_order|dlpack|$\
 	files|flow_threads|gpu_faults|gpu_load|gpu_scarce|host_memory|io|load|$\
-	probe|read_ahead|simulator|spread_end|spread_load|spread_scarce|writer|writer_files
+	probe|read_ahead|simulator|spread_end|spread_load|spread_scarce|spread_stream|writer|writer_files
 check-tsan:
 	@$(call configure,build-tsan,-DHEADRACE_TSAN=ON -DHEADRACE_TESTS=ON)
 	@$(call build,build-tsan) --target $(addprefix test_,$(subst |, ,$(TSAN_TESTS)))

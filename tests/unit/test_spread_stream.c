@@ -21,8 +21,8 @@
 
 /* ThreadSanitizer takes ten times as long. */
 #ifdef __SANITIZE_THREAD__
-#define SEED_COUNT 2
-#define SWEEP_PART 3
+#define SEED_COUNT 1
+#define SWEEP_PART 2
 #define SPIN_FACTOR 20
 #else
 #define SEED_COUNT 6
