@@ -77,6 +77,13 @@ void *cuda_event(void)
     return event;
 }
 
+void *cuda_event_to_poll(void)
+{
+    void *event;
+    CUDA(event_create, &event, EVENT_DISABLE_TIMING);
+    return event;
+}
+
 uint64_t cuda_alloc(uint64_t bytes)
 {
     uint64_t address;

@@ -13,7 +13,8 @@ static double best_copy(const struct ruler_limits *limits)
     double best = 0;
     for (int i = 0; i < RULER_COPY_SIZES; i++)
         for (int j = 0; j < RULER_COPY_STREAMS; j++)
-            best = limits->copy[i][j] > best ? limits->copy[i][j] : best;
+            for (int k = 0; k < RULER_BEHIND_COUNT; k++)
+                best = limits->copy[i][j][k] > best ? limits->copy[i][j][k] : best;
     return best;
 }
 
@@ -87,13 +88,16 @@ static void write_setting(FILE *json, const struct ruler_setting *setting)
 
 static void write_limits(FILE *json, const struct ruler_limits *limits)
 {
+    static const char *const behind[RULER_BEHIND_COUNT] = {"nothing", "event", "sleeping event"};
     fprintf(json, "  \"limits\": {\"page_cache\": {\"gb_s\": %.3f, ", limits->page_cache / 1e9);
     write_setting(json, &limits->page_cache_setting);
     fprintf(json, "}, \"pinned_copy_gb_s\": %.3f, \"pinned_copies\": [", best_copy(limits) / 1e9);
     for (int i = 0; i < RULER_COPY_SIZES; i++)
         for (int j = 0; j < RULER_COPY_STREAMS; j++)
-            fprintf(json, "%s{\"bytes\": %llu, \"streams\": %u, \"gb_s\": %.3f}", i || j ? ", " : "",
-                    (unsigned long long)limits->copy_sizes[i], limits->copy_streams[j], limits->copy[i][j] / 1e9);
+            for (int k = 0; k < RULER_BEHIND_COUNT; k++)
+                fprintf(json, "%s{\"bytes\": %llu, \"streams\": %u, \"behind\": \"%s\", \"gb_s\": %.3f}",
+                        i || j || k ? ", " : "", (unsigned long long)limits->copy_sizes[i], limits->copy_streams[j],
+                        behind[k], limits->copy[i][j][k] / 1e9);
     fputs("]},\n", json);
 }
 

@@ -208,14 +208,17 @@ struct ruler_setting ruler_sweep(struct ruler *ruler, const unsigned *threads, s
 
 /* ------------------------------------------------------------------------------------------ the limits */
 
-/* Copies of `size` bytes from all over the ring, taking turns on the streams. */
-static double copy_rate(struct ruler *ruler, uint64_t size, unsigned streams)
+/* Copies of `size` bytes from all over the ring, taking turns on the streams, `event` (or NULL) behind each. */
+static double copy_rate(struct ruler *ruler, uint64_t size, unsigned streams, void *event)
 {
     uint64_t total = 8 * RING_BYTES, sent = 0;
     double from = now_seconds();
-    for (unsigned i = 0; sent < total; i++, sent += size)
+    for (unsigned i = 0; sent < total; i++, sent += size) {
         CUDA(copy_to_device, ruler->device + sent % RING_BYTES, ruler->ring + sent % RING_BYTES, size,
              ruler->streams[i % streams]);
+        if (event)
+            CUDA(event_record, event, ruler->streams[i % streams]);
+    }
     for (unsigned i = 0; i < streams; i++)
         CUDA(stream_synchronize, ruler->streams[i]);
     return (double)total / (now_seconds() - from);
@@ -223,16 +226,19 @@ static double copy_rate(struct ruler *ruler, uint64_t size, unsigned streams)
 
 struct ruler_limits ruler_measure_limits(struct ruler *ruler)
 {
-    struct ruler_limits limits = {.copy_sizes = {1 << 20, 4 << 20, 16 << 20, 64 << 20}, .copy_streams = {1, 2, 4}};
+    struct ruler_limits limits = {.copy_sizes = {1 << 20, 2 << 20, 4 << 20, 16 << 20, 64 << 20},
+                                  .copy_streams = {1, 4}};
     unsigned threads[4];
+    void *const events[RULER_BEHIND_COUNT] = {NULL, cuda_event_to_poll(), ruler->events[0][0]};
     struct candidate best = sweep(ruler, threads, thread_counts_of(core_count(), threads), 0);
     limits.page_cache = (double)ruler->bytes / best.seconds;
     limits.page_cache_setting = best.setting;
     for (int i = 0; i < RULER_COPY_SIZES; i++)
         for (int j = 0; j < RULER_COPY_STREAMS; j++)
-            for (int trial = 0; trial < 2; trial++) {
-                double rate = copy_rate(ruler, limits.copy_sizes[i], limits.copy_streams[j]);
-                limits.copy[i][j] = rate > limits.copy[i][j] ? rate : limits.copy[i][j];
-            }
+            for (int trial = 0; trial < 2; trial++)
+                for (int k = 0; k < RULER_BEHIND_COUNT; k++) {
+                    double rate = copy_rate(ruler, limits.copy_sizes[i], limits.copy_streams[j], events[k]);
+                    limits.copy[i][j][k] = rate > limits.copy[i][j][k] ? rate : limits.copy[i][j][k];
+                }
     return limits;
 }

@@ -18,14 +18,18 @@ struct ruler_setting {
     uint64_t block_bytes;
 };
 
-enum { RULER_COPY_SIZES = 4, RULER_COPY_STREAMS = 3 };
+enum { RULER_COPY_SIZES = 5, RULER_COPY_STREAMS = 2 };
+
+/* What stands behind each copy: an event that is waited for asleep is one that interrupts the processor. */
+enum ruler_behind { RULER_NOTHING, RULER_EVENT, RULER_SLEEPING_EVENT, RULER_BEHIND_COUNT };
 
 struct ruler_limits {
     double page_cache; /* bytes a second into the same pieces, without the copies */
     struct ruler_setting page_cache_setting;
     uint64_t copy_sizes[RULER_COPY_SIZES];
     unsigned copy_streams[RULER_COPY_STREAMS];
-    double copy[RULER_COPY_SIZES][RULER_COPY_STREAMS]; /* bytes a second from pinned memory to the device */
+    /* bytes a second from pinned memory to the device */
+    double copy[RULER_COPY_SIZES][RULER_COPY_STREAMS][RULER_BEHIND_COUNT];
 };
 
 /* Opens the files, makes the pinned ring and the destination on the device; the checkpoint must outlive it. */

@@ -27,8 +27,8 @@ struct job {
     enum wait_by by;
     size_t stop_after; /* BY_CANCEL, BY_FREE: so many items */
     int declines;
-    int leaves; /* the load is freed as soon as it has ended, well or not */
-    int stays;  /* it is not, though it failed */
+    int leaves;        /* the load is freed as soon as it has ended, well or not */
+    int stays;         /* it is not, though it failed */
     uint64_t pause_ns; /* before the first wait */
     struct hr_load *load;
     struct hr_stats stats;

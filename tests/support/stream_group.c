@@ -85,7 +85,8 @@ static int make_calls(struct thread_rank *rank)
     char detail[240];
     if (rank->calls)
         return 0;
-    if (hr_staging_block_make(rank->device, CALL_COUNT * CALL_BYTES, -1, &rank->call_block, detail, sizeof detail, NULL))
+    if (hr_staging_block_make(rank->device, CALL_COUNT * CALL_BYTES, -1, &rank->call_block, detail, sizeof detail,
+                              NULL))
         return 1;
     rank->calls = calloc(CALL_COUNT, sizeof rank->calls[0]);
     for (unsigned i = 0; i < CALL_COUNT; i++) {
