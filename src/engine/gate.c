@@ -3,6 +3,8 @@
  */
 #include "engine/gate.h"
 
+#include <assert.h>
+
 #include "base/error.h"
 #include "base/sys.h"
 #include "engine/trace.h"
@@ -70,6 +72,7 @@ void hr_gate_clear(struct hr_load *load, size_t end)
 void hr_gate_hold(struct hr_load *load, const struct held_chunk *held)
 {
     pthread_mutex_lock(&load->lock);
+    assert(load->held_count < load->gate_ahead); /* it was taken early, or its slot will not be opened again */
     load->held_chunks[load->held_count++] = *held;
     if (!hr_gate_is_shut(load, held->chunk))
         hr_load_wake_readers(load, 1);

@@ -167,6 +167,14 @@ static int items_make(struct hr_plan *plan, const struct hr_request *request, st
     return 0;
 }
 
+/* Groups follow their keys; within them, and without keys, items follow the files. */
+static struct hr_sort_key order_key(const struct hr_plan *plan, size_t index)
+{
+    const struct hr_plan_item *item = &plan->items[index];
+    uint64_t key = plan->options.group_keys ? plan->options.group_keys[index] : 0;
+    return (struct hr_sort_key){key * plan->file_count + item->file_index, item->source_offset, index};
+}
+
 static int order_make(struct hr_plan *plan, struct hr_error *err)
 {
     size_t count = plan->item_count;
@@ -174,9 +182,8 @@ static int order_make(struct hr_plan *plan, struct hr_error *err)
     for (size_t i = 0; i < count; i++)
         plan->order[i] = i;
     for (size_t i = 1; i < count && is_sorted; i++) {
-        const struct hr_plan_item *a = &plan->items[i - 1], *b = &plan->items[i];
-        is_sorted =
-            a->file_index < b->file_index || (a->file_index == b->file_index && a->source_offset <= b->source_offset);
+        struct hr_sort_key a = order_key(plan, i - 1), b = order_key(plan, i);
+        is_sorted = a.major < b.major || (a.major == b.major && a.minor <= b.minor);
     }
     if (is_sorted)
         return 0;
@@ -184,7 +191,7 @@ static int order_make(struct hr_plan *plan, struct hr_error *err)
     if (!keys)
         return hr_fail_memory(err, (uint64_t)count * 2 * sizeof *keys, "the order of a plan");
     for (size_t i = 0; i < count; i++)
-        keys[i] = (struct hr_sort_key){plan->items[i].file_index, plan->items[i].source_offset, i};
+        keys[i] = order_key(plan, i);
     const struct hr_sort_key *sorted = hr_sort_keys(keys, count);
     for (size_t i = 0; i < count; i++)
         plan->order[i] = sorted[i].index;

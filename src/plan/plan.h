@@ -106,7 +106,7 @@ struct hr_plan_options {
 
 struct hr_plan {
     struct hr_plan_item *items; /* as in the request */
-    size_t *order;              /* plan order: items by (file, offset, index) */
+    size_t *order;              /* plan order: items by (key of options.group_keys, file, offset, index) */
     size_t item_count;
     struct hr_plan_group *groups;
     struct hr_plan_chunk *chunks;

@@ -592,6 +592,30 @@ static void test_grid(void **state)
     }
 }
 
+/* Groups come in the order of their keys, whatever the order of the files. */
+static void test_keys(void **state)
+{
+    static const size_t keys[] = {2, 0, 1, 0};
+    static const size_t expected[] = {1, 3, 2, 0};
+    uint64_t shape[1] = {100};
+    struct hr_tensor tensors[4];
+    struct hr_item items[4];
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        model_tensor(&tensors[i], HR_DTYPE_U8, 1, shape, 0, 100 * i);
+        items[i] = (struct hr_item){.size = sizeof items[i], .tensor_index = i};
+    }
+    struct plan_case tested = {tensors, 4, 1, items, 4, plain};
+    tested.options.group_keys = keys;
+    struct hr_plan plan = plan_of(&tested);
+    assert_int_equal(plan.group_count, 3);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(plan.order[i], expected[i]);
+    for (size_t g = 0; g < 3; g++)
+        assert_int_equal(plan.groups[g].key, g);
+    hr_plan_release(&plan);
+}
+
 static void test_release_twice(void **state)
 {
     (void)state;
@@ -619,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_short_loads),
         cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_keys),
         cmocka_unit_test(test_release_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,6 +163,65 @@ static void test_casts(void **state)
     }
 }
 
+/* Ranks take turns on the devices that there are. */
+static const char *const *gpu_names(void)
+{
+    static const char *names[THREAD_GROUP_MAX];
+    struct hr_device_info info = {.size = sizeof info};
+    if (!gpu_name())
+        skip();
+    int has_two = hr_device_find("cuda:1", &info, NULL) == 0;
+    for (uint32_t r = 0; r < THREAD_GROUP_MAX; r++)
+        names[r] = r % 2 && has_two ? "cuda:1" : "cuda:0";
+    return names;
+}
+
+/*
+ * A tensor as it is stored, and again as another dtype, whose elements must not be cut where those of bytes may be: so the
+ * group's stream goes back in the file, and windows follow each other otherwise than files do.
+ */
+static void run_twice(uint32_t world, const char *const *devices)
+{
+    static const struct test_tensor tensors[] = {
+        {.name = "a", .dtype = HR_DTYPE_U8, .rank = 1, .shape = {1}, .seed = 1},
+        {.name = "b", .dtype = HR_DTYPE_F32, .rank = 1, .shape = {8000}, .seed = 2},
+        {.name = "c", .dtype = HR_DTYPE_F32, .rank = 1, .shape = {50}, .seed = 3},
+    };
+    static struct scene_of_ranks scene;
+    struct test_model twice;
+    model_write(&twice, "twice", tensors, 3, 3, 0);
+    model_open(&twice);
+    for (uint64_t bytes = 8; bytes <= 72; bytes += 8)
+        for (uint32_t readers = 1; readers <= 3; readers += 2) {
+            ranks_begin(&scene, &twice, world, devices,
+                        (struct hr_loader_options){.thread_count = readers,
+                                                   .chunk_bytes = 64 * KIB,
+                                                   .staging_bytes = bytes % 16 ? 64 * KIB : 0});
+            for (uint32_t r = 0; r < world; r++) {
+                scene.jobs[r].options.group_bytes = bytes * KIB;
+                scene.jobs[r].items[1].shard_world = 0;
+                scene.jobs[r].items[2] =
+                    (struct hr_item){.size = sizeof scene.jobs[r].items[2], .tensor_index = 1, .dtype = HR_DTYPE_F16};
+            }
+            thread_group_run(&scene.group);
+            for (uint32_t r = 0; r < world; r++)
+                check_as_alone(&scene, r);
+            ranks_end(&scene);
+        }
+    model_close(&twice);
+}
+
+static void test_twice(void **state)
+{
+    (void)state;
+    for (uint32_t world = 2; world <= 3; world++)
+        run_twice(world, NULL);
+    if (scene_fake())
+        scene_need_fake("devices=2,delay_us=50");
+    for (uint32_t world = 2; world <= 3; world++)
+        run_twice(world, gpu_names());
+}
+
 /* ------------------------------------------------------------------------------------- what goes wrong */
 
 #define SMALL_BYTES (24 * KIB)
@@ -380,19 +439,6 @@ static void test_faults(void **state)
 
 /* ------------------------------------------------------------------------------------------ GPUs */
 
-/* Ranks take turns on the devices that there are. */
-static const char *const *gpu_names(void)
-{
-    static const char *names[THREAD_GROUP_MAX];
-    struct hr_device_info info = {.size = sizeof info};
-    if (!gpu_name())
-        skip();
-    int has_two = hr_device_find("cuda:1", &info, NULL) == 0;
-    for (uint32_t r = 0; r < THREAD_GROUP_MAX; r++)
-        names[r] = r % 2 && has_two ? "cuda:1" : "cuda:0";
-    return names;
-}
-
 static void test_gpu(void **state)
 {
     (void)state;
@@ -544,11 +590,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host),       cmocka_unit_test(test_casts),      cmocka_unit_test(test_into),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_own_errors), cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_stopping),   cmocka_unit_test(test_late),       cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_faults),     cmocka_unit_test(test_gpu),        cmocka_unit_test(test_gpu_lost),
-        cmocka_unit_test(test_gpu_faults),
+        cmocka_unit_test(test_host),        cmocka_unit_test(test_twice),      cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_into),        cmocka_unit_test(test_refused),    cmocka_unit_test(test_own_errors),
+        cmocka_unit_test(test_differences), cmocka_unit_test(test_stopping),   cmocka_unit_test(test_late),
+        cmocka_unit_test(test_lost),        cmocka_unit_test(test_faults),     cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_gpu_lost),    cmocka_unit_test(test_gpu_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
