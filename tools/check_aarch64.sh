@@ -18,6 +18,6 @@ CC="aarch64-linux-gnu-gcc --sysroot=$sysroot" EMULATOR="qemu-aarch64 -L $sysroot
 # The emulator itself dies when a process with threads forks, cannot run a program of its own kind anew, is too slow for
 # tests that measure time, and lacks the flags of preadv2, cachestat and statx's word on O_DIRECT, which some test.
 left_out='bounds|cold|gpu_gds|in_place|io|load_fork|load_stop|probe|spread_scarce|spread_stream|storage|writer_fork'
-[ "${1-}" = --all ] || left_out="$left_out|cast_parts|flow|geometry|gpu_cast|gpu_faults|gpu_probe|load_cast|load_faults"
-[ "${1-}" = --all ] || left_out="$left_out|load_slices|plan|simulator|spread_end|spread_load|window"
+[ "${1-}" = --all ] || left_out="$left_out|cast_parts|device_faults|flow|geometry|gpu_cast|gpu_faults|gpu_load|gpu_probe"
+[ "${1-}" = --all ] || left_out="$left_out|load_cast|load_faults|load_slices|plan|simulator|spread_end|spread_load|spread_plan|window"
 ctest --test-dir "$build" -E "^test_($left_out)\$" --output-on-failure --no-tests=error --parallel "$(nproc)"

@@ -59,10 +59,12 @@ static void run_well(uint32_t world, const char *const *devices, struct hr_loade
 /* ThreadSanitizer takes ten times as long: fewer worlds, and fewer of the calls that fail in turn. */
 #ifdef __SANITIZE_THREAD__
 #define WORLD_MAX 2
-#define SWEEP_PART 3
+#define SWEEP_PART 2
+#define TWICE_STEP 32
 #else
 #define WORLD_MAX 4
 #define SWEEP_PART 15
+#define TWICE_STEP 16
 #endif
 
 static void run_settings(const char *const *devices)
@@ -191,12 +193,12 @@ static void run_twice(uint32_t world, const char *const *devices)
     struct test_model twice;
     model_write(&twice, "twice", tensors, 3, 3, 0);
     model_open(&twice);
-    for (uint64_t bytes = 8; bytes <= 72; bytes += 8)
+    for (uint64_t bytes = 8; bytes <= 72; bytes += TWICE_STEP)
         for (uint32_t readers = 1; readers <= 3; readers += 2) {
             ranks_begin(&scene, &twice, world, devices,
                         (struct hr_loader_options){.thread_count = readers,
                                                    .chunk_bytes = 64 * KIB,
-                                                   .staging_bytes = bytes % 16 ? 64 * KIB : 0});
+                                                   .staging_bytes = bytes % 32 == 8 ? 64 * KIB : 0});
             for (uint32_t r = 0; r < world; r++) {
                 scene.jobs[r].options.group_bytes = bytes * KIB;
                 scene.jobs[r].items[1].shard_world = 0;
