@@ -50,6 +50,7 @@ void cuda_name(int ordinal, char *name, size_t capacity);
 void *cuda_stream(void);
 /* An event without a time, on which threads sleep instead of spinning. */
 void *cuda_event(void);
+/* The same, for which no thread sleeps. */
 void *cuda_event_to_poll(void);
 uint64_t cuda_alloc(uint64_t bytes);
 uint64_t cuda_free_bytes(void);

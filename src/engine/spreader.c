@@ -225,11 +225,8 @@ static int take_buffer(struct hr_spreader *s, const struct flight *flight, struc
  */
 static int wait_for_buffer(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
 {
-    struct flight *before = flight_before(s, flight->window.index);
-    int code = before ? hr_fence_wait(before->fence, err) : 0;
-    if (code < 0)
-        before->is_placed = 0;
-    return code;
+    const struct flight *before = flight_before(s, flight->window.index);
+    return before ? hr_fence_wait(before->fence, err) : 0;
 }
 
 static int collect(struct hr_spreader *s, const struct flight *flight, struct hr_error *err)
