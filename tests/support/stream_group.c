@@ -5,12 +5,12 @@
  */
 #include "support/stream_group.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "device/cuda_device.h"
+#include "support/gpu_scene.h"
 
 /* More than windows in flight have calls, each with memory for what is sent and for what comes. */
 #define CALL_COUNT 32u
@@ -69,13 +69,10 @@ static void run_call(void *argument)
 
 static int launch(struct thread_rank *rank, struct stream_call *call)
 {
-    int (*function)(void *stream, void (*function)(void *), void *argument);
-    void *symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc");
     struct hr_cuda_scope scope;
-    if (!symbol || hr_cuda_enter(rank->device, &scope, NULL))
+    if (hr_cuda_enter(rank->device, &scope, NULL))
         return 1;
-    memcpy(&function, &symbol, sizeof symbol);
-    int failed = function(rank->lane->stream, run_call, call) != 0;
+    int failed = rank->group->driver->cuLaunchHostFunc((CUstream)rank->lane->stream, run_call, call) != 0;
     hr_cuda_leave(rank->device, &scope);
     return failed;
 }

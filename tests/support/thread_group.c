@@ -64,7 +64,7 @@ static int barrier(struct thread_rank *rank)
 static int come(struct thread_rank *rank)
 {
     unsigned call = ++rank->call_count;
-    if (call == rank->late_at && !rank->group->is_in_streams)
+    if (call == rank->late_at && !rank->group->driver)
         nanosleep(&(struct timespec){0, 200000000}, NULL);
     if (call == rank->fail_at)
         abort_group(rank->group, "lost its connection", rank->rank);
@@ -136,7 +136,7 @@ static int all_gather(void *context, const void *send, void *receive, uint64_t b
     struct thread_rank *rank = context;
     if (come(rank))
         return 1;
-    if (rank->group->is_in_streams)
+    if (rank->group->driver)
         return in_stream(rank, stream_all_gather(rank, send, receive, bytes, rank->call_count == rank->late_at));
     if (give(rank, send, bytes))
         abort_group(rank->group, "lost its device", rank->rank);
@@ -152,7 +152,7 @@ static int scatter(void *context, const void *send, void *receive, uint64_t byte
     struct thread_rank *rank = context;
     if (come(rank))
         return 1;
-    if (rank->group->is_in_streams)
+    if (rank->group->driver)
         return in_stream(rank, stream_scatter(rank, send, receive, bytes, root, rank->call_count == rank->late_at));
     int is_root = root == rank->rank;
     if (!is_root != !send || (is_root ? give(rank, send, bytes * rank->group->world) : 0))

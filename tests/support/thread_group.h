@@ -39,7 +39,7 @@ struct thread_rank {
 
 struct thread_group {
     uint32_t world;
-    int is_in_streams; /* fake GPUs: collectives begin in the order of streams */
+    const struct scene_driver *driver; /* of fake GPUs: collectives begin in the order of streams, by it; or NULL */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned arrived;

@@ -55,7 +55,7 @@ static const struct scene_fake *begin(struct scene_of_ranks *scene, const struct
     const struct scene_fake *fake = scene_need_fake(settings);
     ranks_begin(scene, model, world, names,
                 (struct hr_loader_options){.thread_count = 2, .route = HR_ROUTE_PREAD, .chunk_bytes = 64 * KIB});
-    scene->group.is_in_streams = 1;
+    scene->group.driver = scene_driver();
     for (uint32_t r = 0; r < world; r++) {
         scene->jobs[r].options.group_bytes = 300 * KIB;
         scene->jobs[r].by = BY_NEXT;
