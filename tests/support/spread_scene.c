@@ -24,8 +24,9 @@ void write_small(struct test_model *model, const char *name)
     model_write(model, name, tensors, 12, 6, 3);
 }
 
-static int wait_for(struct job *job)
+static int wait_for(struct thread_rank *rank)
 {
+    struct job *job = rank->context;
     size_t count = job->model->count, index;
     int code = 0;
     if (job->by == BY_ALL)
@@ -35,6 +36,7 @@ static int wait_for(struct job *job)
             if (job->by == BY_FREE)
                 return 0;
             hr_load_cancel(job->load);
+            thread_group_release(rank->group);
         }
         code = job->by == BY_BACKWARDS ? hr_load_wait(job->load, count - 1 - i, &job->err)
                                        : hr_load_next(job->load, &index, &job->err);
@@ -60,7 +62,7 @@ static void rank_main(struct thread_rank *rank)
     if (job->code == 0 && job->pause_ns)
         nanosleep(&(struct timespec){0, (long)job->pause_ns}, NULL);
     if (job->code == 0)
-        job->code = wait_for(job);
+        job->code = wait_for(rank);
     if (job->load) {
         job->stats.size = sizeof job->stats;
         hr_load_stats(job->load, &job->stats);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "device/cuda_device.h"
 #include "support/stream_group.h"
@@ -53,11 +54,29 @@ static int barrier(struct thread_rank *rank)
         pthread_cond_broadcast(&group->changed);
     }
     while (group->round == round && !group->why[0])
-        if (pthread_cond_timedwait(&group->changed, &group->lock, &until))
+        if (pthread_cond_timedwait(&group->changed, &group->lock, &until)) {
             snprintf(group->why, sizeof group->why, "rank %u waited in vain", rank->rank);
+            pthread_cond_broadcast(&group->changed);
+        }
     int failed = group->round == round;
     pthread_mutex_unlock(&group->lock);
     return failed;
+}
+
+static void hold(struct thread_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    while (!group->is_released && !group->why[0])
+        pthread_cond_wait(&group->changed, &group->lock);
+    pthread_mutex_unlock(&group->lock);
+}
+
+void thread_group_release(struct thread_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    group->is_released = 1;
+    pthread_cond_broadcast(&group->changed);
+    pthread_mutex_unlock(&group->lock);
 }
 
 /* What every call begins with. Who is late in a stream has come. */
@@ -65,7 +84,9 @@ static int come(struct thread_rank *rank)
 {
     unsigned call = ++rank->call_count;
     if (call == rank->late_at && !rank->group->driver)
-        nanosleep(&(struct timespec){0, 200000000}, NULL);
+        usleep((useconds_t)rank->group->late_ms * 1000);
+    if (call == rank->held_at)
+        hold(rank->group);
     if (call == rank->fail_at)
         abort_group(rank->group, "lost its connection", rank->rank);
     return is_aborted(rank->group);
@@ -92,7 +113,7 @@ static int give(struct thread_rank *rank, const void *send, size_t bytes)
 static int take(struct thread_rank *rank, void *receive, size_t bytes, uint32_t first, uint32_t count, size_t offset)
 {
     struct hr_place_counts counts = {0};
-    struct hr_move *moves = (struct hr_move *)(rank->block.memory + BLOCK_BYTES);
+    struct hr_move *moves = rank->lane ? (struct hr_move *)(rank->block.memory + BLOCK_BYTES) : NULL;
     for (uint32_t i = 0; i < count; i++) {
         const unsigned char *from = rank->group->ranks[first + i].sent + offset;
         if (!rank->lane) {
@@ -208,7 +229,7 @@ void thread_group_begin(struct thread_group *group, uint32_t world, const char *
 {
     char detail[240];
     struct hr_error err = {0};
-    *group = (struct thread_group){.world = world};
+    *group = (struct thread_group){.world = world, .late_ms = 200};
     pthread_mutex_init(&group->lock, NULL);
     pthread_cond_init(&group->changed, NULL);
     for (uint32_t r = 0; r < world; r++) {

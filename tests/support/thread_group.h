@@ -1,7 +1,8 @@
 /*
  * thread_group.h: a process group whose ranks are threads of this process: collectives by a barrier and copies, for host
- * memory and for GPUs, where they end in stream order, and on fake GPUs may also begin in it (stream_group.h). One rank's call can fail or be late; then, and when a rank does
- * not come within 20 s, the group is aborted, as a real transport's is by its timeout: all calls fail, and say why.
+ * memory and for GPUs, where they end in stream order, and on fake GPUs may also begin in it (stream_group.h). One
+ * rank's call can be late, be held until the test lets it go, or fail; then, and when a rank does not come within 20 s,
+ * the group is aborted, as a real transport's is by its timeout: all calls fail, and say why.
  */
 #ifndef TESTS_SUPPORT_THREAD_GROUP_H
 #define TESTS_SUPPORT_THREAD_GROUP_H
@@ -17,7 +18,7 @@
 struct thread_rank {
     struct thread_group *group;
     uint32_t rank;
-    unsigned fail_at, late_at; /* this call, from 1, counted with `exchange`; 0: none */
+    unsigned fail_at, late_at, held_at; /* this call, from 1, counted with `exchange`; 0: none */
     unsigned call_count;
     long live_count; /* of alloc; host memory only */
     int uses_alloc;
@@ -44,6 +45,8 @@ struct thread_group {
     pthread_cond_t changed;
     unsigned arrived;
     unsigned long round;
+    long late_ms; /* 200; on streams of fake GPUs always 500 */
+    int is_released;
     char why[160]; /* "" while it is not aborted */
     struct thread_rank ranks[THREAD_GROUP_MAX];
 };
@@ -54,5 +57,7 @@ void thread_group_end(struct thread_group *group);
 struct hr_group thread_group_of(struct thread_rank *rank);
 /* Runs `main` of every rank on a thread of its own, and joins them. */
 void thread_group_run(struct thread_group *group);
+/* Lets a held call go on, or not be held when it comes. */
+void thread_group_release(struct thread_group *group);
 
 #endif

@@ -20,7 +20,7 @@
 #include "support/make_files.h"
 
 /* Sanitizers make everything slower and larger, and keep what was freed. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(HEADRACE_SANITIZE) || defined(HEADRACE_TSAN)
 #define IS_BOUNDED 0
 #else
 #define IS_BOUNDED 1

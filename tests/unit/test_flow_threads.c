@@ -171,7 +171,7 @@ static void test_shares(void **state)
     hr_flow_free(NULL);
 }
 
-#ifndef __SANITIZE_THREAD__ /* forks of threads are nothing for it */
+#ifndef HEADRACE_TSAN /* forks of threads are nothing for it */
 /* The parent's share is in use when the process forks: the child drops it and has a budget of its own. */
 static int child_main(struct hr_flow *inherited)
 {
@@ -218,7 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_threads), cmocka_unit_test(test_queue),
         cmocka_unit_test(test_stopping),     cmocka_unit_test(test_shares),
-#ifndef __SANITIZE_THREAD__
+#ifndef HEADRACE_TSAN
         cmocka_unit_test(test_fork),
 #endif
     };

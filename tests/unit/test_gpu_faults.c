@@ -25,7 +25,7 @@
 #define TENSOR_COUNT 6
 
 /* A sanitizer makes loads slow: it gets every third call only, the others get all. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(HEADRACE_TSAN) || defined(HEADRACE_SANITIZE)
 #define SWEEP_STEP 3
 #else
 #define SWEEP_STEP 1

@@ -585,7 +585,7 @@ static int run_scenario(void *context, struct hr_error *err)
 }
 
 /* The sanitizer of threads takes minutes for all settings on a GPU. */
-#ifdef __SANITIZE_THREAD__
+#ifdef HEADRACE_TSAN
 #define GPU_SETTING_STEP 3
 #else
 #define GPU_SETTING_STEP 1

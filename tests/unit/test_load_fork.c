@@ -136,7 +136,7 @@ static void test_fork(void **state)
     struct fake_storage slow = {.seed = 1, .delay_ns = 3000000};
     struct hr_sys table = hr_sys_real;
     (void)state;
-#ifdef __SANITIZE_THREAD__
+#ifdef HEADRACE_TSAN
     skip(); /* its runtime takes the parent's threads for running in the child */
 #endif
     table.descriptor_limits = few_descriptors;

@@ -295,7 +295,7 @@ static void test_load_ends_it(void **state)
     model_close(&model);
 }
 
-#ifdef __SANITIZE_THREAD__ /* takes five times as long */
+#ifdef HEADRACE_TSAN /* takes five times as long */
 #define TURN_COUNT 8
 #else
 #define TURN_COUNT 30

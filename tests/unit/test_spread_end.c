@@ -120,6 +120,8 @@ static void test_failing_meanwhile(void **state)
             heads_begin(&scene, 3, NULL, by);
             if (lost)
                 scene.group.ranks[0].fail_at = late_call(1);
+            else
+                scene.group.ranks[1].held_at = late_call(4);
             scene.jobs[0].by = lost ? by : BY_CANCEL;
             scene.jobs[0].stop_after = 1;
             thread_group_run(&scene.group);
@@ -138,7 +140,8 @@ static void test_deadline(void **state)
     for (enum wait_by by = BY_ALL; by <= BY_BACKWARDS; by++) {
         heads_begin(&scene, 3, NULL, by);
         scene.group.ranks[0].late_at = late_call(4);
-        scene.jobs[2].options.deadline_ns = 100000000;
+        scene.group.late_ms = 700;
+        scene.jobs[2].options.deadline_ns = 500000000; /* enough for what it needs */
         thread_group_run(&scene.group);
         assert_ok(scene.jobs[2].code, scene.jobs[2].err);
         assert_code(scene.jobs[0].code, HR_EGROUP_ERROR);

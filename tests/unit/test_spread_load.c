@@ -57,7 +57,7 @@ static void run_well(uint32_t world, const char *const *devices, struct hr_loade
 }
 
 /* ThreadSanitizer takes ten times as long: fewer worlds, and fewer of the calls that fail in turn. */
-#ifdef __SANITIZE_THREAD__
+#ifdef HEADRACE_TSAN
 #define WORLD_MAX 2
 #define SWEEP_PART 3
 #define TWICE_STEP 32

@@ -528,7 +528,7 @@ static void fork_main(struct thread_rank *rank)
 static void test_fork(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__
+#ifdef HEADRACE_TSAN
     skip(); /* its runtime takes the parent's threads for running in the child */
 #endif
     hung_count = 0;

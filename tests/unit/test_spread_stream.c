@@ -20,7 +20,7 @@
 #define SECOND UINT64_C(1000000000)
 
 /* ThreadSanitizer takes ten times as long. */
-#ifdef __SANITIZE_THREAD__
+#ifdef HEADRACE_TSAN
 #define SEED_COUNT 1
 #define SWEEP_PART 2
 #define SPIN_FACTOR 20
