@@ -12,7 +12,8 @@ PYTHON := .venv/bin/python
 # In the order in which CI runs them: the quick ones first.
 CHECKS := format python includes words spelling docs header kernel symbols abi completions hardening install aarch64 \
           wheels tidy sanitize tsan valgrind environments fuzz
-export CTEST_PARALLEL_LEVEL ?= $(shell nproc)
+# One more than there are processors: some tests wait.
+export CTEST_PARALLEL_LEVEL ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := all
 .PHONY: all list-checks setup frameworks package demo test fuzz lint format clean $(CHECKS:%=check-%)
