@@ -1,6 +1,6 @@
 /*
- * core_load.h: a running load as the extension sees it, shared by core_load.c (its life and its methods) and
- * core_maker.c (destinations made in a framework).
+ * core_load.h: a running load as the extension sees it, shared by core_load.c (its life and its methods), core_items.c
+ * (what it is asked for) and core_maker.c (destinations made in a framework).
  */
 #ifndef HR_CORE_LOAD_H
 #define HR_CORE_LOAD_H
@@ -81,6 +81,20 @@ int core_maker_make(struct load_object *load, size_t index, void **ret_memory);
 const struct core_maker_row *core_maker_row(const struct load_object *load, size_t index);
 
 extern const struct hr_allocator core_maker_hook;
+
+/* What a load is asked for; items are numbered by their position in `indices`. All borrowed. */
+struct core_asked {
+    PyObject *indices; /* list of tensors' indices, or None: all */
+    PyObject *places;  /* bytes, the index of each item's device; None: all on the first */
+    PyObject *ranges;  /* {item: ((start, stop, step) a dimension)} */
+    PyObject *shards;  /* {item: (dimension, rank, world)} */
+    PyObject *dtypes;  /* {item: hr_dtype} */
+    PyObject *into;    /* {item: (object, address, strides or None)} */
+    PyObject *streams; /* list of addresses, one a device */
+};
+
+/* Fills the load's items and what they point to, once its maker is there. 0, or -1 with an exception. */
+int core_items_set(struct load_object *load, const struct core_asked *asked);
 
 /* Tensor of an item. */
 const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index);
