@@ -94,7 +94,7 @@ struct core_asked {
 };
 
 /* Fills the load's items and what they point to, once its maker is there. 0, or -1 with an exception. */
-int core_items_set(struct load_object *load, const struct core_asked *asked);
+int core_items_set(struct load_object *self, const struct core_asked *asked);
 
 /* Tensor of an item. */
 const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index);

@@ -67,6 +67,22 @@ struct hr_spreader {
     unsigned allocating_count, flying_count;
 };
 
+/* ---------------------------------------------------------------------- spreader_window.c */
+
+/* Slots are free, or will be, for the windows before `end`: their statuses go ahead, their parts are read. */
+void hr_spreader_open(struct hr_spreader *s, size_t end);
+/*
+ * Calls the collective of a window whose turn it is, and puts behind it what brings into place what comes. Where it
+ * cannot be called, none is any more.
+ */
+void hr_spreader_send(struct hr_spreader *s, struct flight *flight);
+/* Waits for a window's end; GPUs. A call that fails once is made again. */
+void hr_spreader_wait(struct hr_spreader *s, struct flight *flight);
+/* The window has ended: 1 when all ranks go on, else 0. */
+int hr_spreader_take(struct hr_spreader *s, struct flight *flight);
+/* What a window brought may not be in place. */
+void hr_spreader_fail(struct hr_spreader *s, struct flight *flight, const struct hr_error *error);
+
 /* ----------------------------------------------------------------------- spreader_moves.c */
 
 /* Where what is packed for all ranks goes. */
@@ -105,6 +121,22 @@ static inline struct hr_lane *spreader_slot_lane(const struct hr_spreader *s, si
 static inline char *spreader_slot(const struct hr_spreader *s, size_t window_index)
 {
     return s->memory + window_index % s->spread->slot_count * s->spread->slot_bytes;
+}
+
+/* Where a window is in flight. */
+static inline struct flight *spreader_flight(struct hr_spreader *s, size_t window_index)
+{
+    return &s->flights[window_index % s->spread->depth];
+}
+
+/*
+ * The window in flight that has the buffer of this one, or NULL. Both ends of it must be known to come before: what it
+ * brought is in place, and what it sent has been read.
+ */
+static inline struct flight *spreader_flight_before(struct hr_spreader *s, size_t window_index)
+{
+    size_t buffer_count = s->spread->buffer_count;
+    return window_index >= s->finished + buffer_count ? spreader_flight(s, window_index - buffer_count) : NULL;
 }
 
 #endif
