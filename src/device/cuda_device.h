@@ -90,6 +90,8 @@ void hr_cuda_note(struct hr_device *device, hr_cu_result result);
 int hr_cuda_alloc(struct hr_device *device, uint64_t bytes, void **ret_memory, struct hr_error *err);
 void hr_cuda_memory(struct hr_device *device, uint64_t *ret_free, uint64_t *ret_total);
 int hr_cuda_read(struct hr_device *device, void *ret_bytes, const void *memory, uint64_t bytes, struct hr_error *err);
+/* Whether a call has had no effect since a graph capture forbids it. */
+int hr_cuda_is_captured(hr_cu_result result);
 /* 0 when a graph capture forbids it now; else it is freed, or will never be. */
 int hr_cuda_free(struct hr_device *device, void *memory);
 

@@ -131,8 +131,10 @@ int hr_lane_converts(struct hr_lane *lane, const struct hr_staging_block *block)
 
 void hr_lane_buffer_release(struct hr_lane *lane, struct hr_lane_buffer *buffer)
 {
-    if (buffer->memory)
-        hr_cuda_note(lane->device, lane->device->driver->cuMemFree(buffer->memory));
+    hr_cu_result result = buffer->memory ? lane->device->driver->cuMemFree(buffer->memory) : HR_CU_SUCCESS;
+    hr_cuda_note(lane->device, result);
+    if (hr_cuda_is_captured(result))
+        hr_reaper_add(lane->device, (void *)(uintptr_t)buffer->memory, buffer->bytes);
     *buffer = (struct hr_lane_buffer){0};
 }
 

@@ -32,6 +32,11 @@ int hr_cuda_alloc(struct hr_device *device, uint64_t bytes, void **ret_memory, s
     return code;
 }
 
+int hr_cuda_is_captured(hr_cu_result result)
+{
+    return result >= HR_CU_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= HR_CU_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 int hr_cuda_free(struct hr_device *device, void *memory)
 {
     struct hr_cuda_scope scope;
@@ -40,7 +45,7 @@ int hr_cuda_free(struct hr_device *device, void *memory)
     hr_cu_result result = device->driver->cuMemFree((uintptr_t)memory);
     hr_cuda_note(device, result);
     hr_cuda_leave(device, &scope);
-    return result < HR_CU_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > HR_CU_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    return !hr_cuda_is_captured(result);
 }
 
 void hr_cuda_memory(struct hr_device *device, uint64_t *ret_free, uint64_t *ret_total)

@@ -282,6 +282,27 @@ static void test_free_later_while_captured(void **state)
     assert_int_equal(live.allocation_count, 1);
 }
 
+/* The buffers of a lane that ends meanwhile, where kernels read sources in device memory. */
+static void test_lane_closed_while_captured(void **state)
+{
+    struct fake_cuda_live live;
+    (void)state;
+    const struct scene_fake *fake = scene_need_fake("confidential=1");
+    scene_open(&scene);
+    add_moves();
+    scene_place(&scene);
+    scene_check(&scene);
+    fake->live(&live);
+    assert_int_equal(live.allocation_count, 3);
+    assert_int_equal(fake->configure("capture=5"), 0);
+    hr_lane_close(scene.lane);
+    scene.lane = NULL;
+    hr_device_reap(scene.device);
+    fake->live(&live);
+    assert_int_equal(live.allocation_count, 1);
+    end();
+}
+
 /* The reaper has the device to itself when all others let it go. */
 static void test_last_reference(void **state)
 {
@@ -311,6 +332,7 @@ int main(void)
         SCENE_TEST(test_free_later_with_pending_work),
         SCENE_TEST(test_free_later_from_many_threads),
         SCENE_TEST(test_free_later_while_captured),
+        cmocka_unit_test(test_lane_closed_while_captured),
         SCENE_TEST(test_last_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
