@@ -205,6 +205,11 @@ void hr_load_item_ready(struct hr_load *load, size_t item_index);
  * fails, or the deadline passes.
  */
 void hr_load_serve(struct hr_load *load);
+/*
+ * wait.c: of a waiting thread that sleeps elsewhere: does what is due now, deadline and progress, and says when it must be
+ * called again. Negative: the load's error. The lock is not held.
+ */
+int hr_load_do_due(struct hr_load *load, uint64_t *ret_next_ns, struct hr_error *err);
 /* Wakes `count` of the readers that sleep, or all where some wait for a chunk of their own. The lock is held. */
 void hr_load_wake_readers(struct hr_load *load, size_t count);
 /* chunks.c: the pieces are in their places. The lock is not held. */

@@ -3,6 +3,7 @@
  */
 #include "engine/spreader_state.h"
 
+#include "base/cond.h"
 #include "base/error.h"
 #include "base/sys.h"
 
@@ -33,15 +34,25 @@ static void end_collective(struct hr_spreader *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-void hr_spreader_pause(struct hr_spreader *s)
+int hr_spreader_pause(struct hr_spreader *s, struct hr_error *err)
 {
+    uint64_t until;
+    int code = 0;
     if (!s->lane)
-        return;
+        return 0;
     pthread_mutex_lock(&s->lock);
     s->allocating_count++;
-    while (s->flying_count)
-        pthread_cond_wait(&s->turn, &s->lock);
+    while (code == 0 && s->flying_count) {
+        pthread_mutex_unlock(&s->lock);
+        code = hr_load_do_due(s->load, &until, err);
+        pthread_mutex_lock(&s->lock);
+        if (code == 0 && s->flying_count && !s->is_stopping)
+            hr_cond_wait_until(&s->turn, &s->lock, until);
+    }
     pthread_mutex_unlock(&s->lock);
+    if (code < 0)
+        hr_spreader_resume(s);
+    return code;
 }
 
 void hr_spreader_resume(struct hr_spreader *s)
@@ -234,6 +245,10 @@ void hr_spreader_go(struct hr_spreader *s, uint64_t magic, uint32_t reader_limit
 
 void hr_spreader_stop(struct hr_spreader *s)
 {
+    pthread_mutex_lock(&s->lock);
+    s->is_stopping = 1;
+    pthread_cond_broadcast(&s->turn);
+    pthread_mutex_unlock(&s->lock);
     hr_feed_stop(s->feed);
 }
 
@@ -260,7 +275,7 @@ int hr_spreader_new(struct hr_load *load, struct hr_spreader **ret_spreader, str
     s->group = &load->group;
     s->device = load->loader->devices[load->plan.items[0].device_index].device;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->turn, NULL);
+    hr_cond_init(&s->turn);
     int code = hr_spreader_make_all(s, err);
     if (code == 0)
         code = start(s, err);

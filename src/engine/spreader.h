@@ -33,8 +33,12 @@ void hr_spreader_forget(struct hr_spreader *spreader);
 
 /* What is brought into place from now on comes after what `stream` holds now. Any thread. */
 int hr_spreader_follow(struct hr_spreader *spreader, void *stream, struct hr_error *err);
-/* Between these two, device memory may be allocated: no collective is in flight. Any threads; they do not nest. */
-void hr_spreader_pause(struct hr_spreader *spreader);
+/*
+ * Between these two, device memory may be allocated: no collective is in flight. Any threads; they do not nest. Another
+ * rank that is late is waited for, and what is due meanwhile, deadline and progress, is done. Negative, when the load has
+ * failed: then nothing is paused.
+ */
+int hr_spreader_pause(struct hr_spreader *spreader, struct hr_error *err);
 void hr_spreader_resume(struct hr_spreader *spreader);
 
 /* The load that reads for it, and the memory for sending and receiving. */

@@ -65,6 +65,7 @@ struct hr_spreader {
     pthread_mutex_t lock; /* of the rest */
     pthread_cond_t turn;
     unsigned allocating_count, flying_count;
+    int is_stopping; /* who waits for its turn to allocate looks at the load */
 };
 
 /* ---------------------------------------------------------------------- spreader_window.c */

@@ -132,15 +132,31 @@ static int do_due(struct hr_load *load)
     return report_due(load);
 }
 
-/* Sleeps until something changed or is due. The lock is held. */
-static void sleep_some(struct hr_load *load)
+/* When something is due. The lock is held. */
+static uint64_t next_due_ns(const struct hr_load *load)
 {
     uint64_t until = UINT64_MAX;
     if (load->options.deadline_ns)
         until = time_after(load->start_ns, load->options.deadline_ns);
     if (load->options.progress && load->progress_next_ns < until)
         until = load->progress_next_ns;
-    hr_cond_wait_until(&load->done, &load->lock, until);
+    return until;
+}
+
+int hr_load_do_due(struct hr_load *load, uint64_t *ret_next_ns, struct hr_error *err)
+{
+    pthread_mutex_lock(&load->lock);
+    do_due(load);
+    *ret_next_ns = next_due_ns(load);
+    int code = hr_load_error(load, err);
+    pthread_mutex_unlock(&load->lock);
+    return code;
+}
+
+/* Sleeps until something changed or is due. The lock is held. */
+static void sleep_some(struct hr_load *load)
+{
+    hr_cond_wait_until(&load->done, &load->lock, next_due_ns(load));
 }
 
 /*

@@ -170,9 +170,9 @@ static int make_group(struct hr_load *load, const struct hr_plan_group *group, s
     struct hr_block *arena = NULL;
     size_t only = group->item_count == 1 ? group_item(load, group, 0) : SIZE_MAX;
     uint64_t from = hr_sys->clock_ns();
-    int code = 0;
-    if (load->spreader)
-        hr_spreader_pause(load->spreader);
+    int code = load->spreader ? hr_spreader_pause(load->spreader, err) : 0;
+    if (code < 0)
+        return code;
     if (needs_arena(load, group))
         code = make_block(load, only, group->device_index, group->arena_bytes, &arena, err);
     for (size_t i = 0; code == 0 && i < group->item_count; i++)

@@ -476,6 +476,117 @@ static void test_behind_late_rank(void **state)
     end();
 }
 
+/* ---------------------------------------------------------------- ended while another rank is late */
+
+enum ending { AT_DEADLINE, FROM_PROGRESS, FROM_OTHER_THREAD };
+
+#define LATE_NS_MAX (3 * SECOND)
+#define DEADLINE_NS (SECOND / 2)
+#define REPORT_COUNT 10u
+
+/* Rank 0 wants to make a destination beside its first collective, to which rank 1 comes only once rank 0 is back. */
+static struct {
+    enum ending ending;
+    int (*all_gather)(void *context, const void *send, void *receive, uint64_t bytes); /* of the transport */
+    atomic_int is_called, is_waiting, is_back;
+    atomic_uint report_count;
+    uint64_t wait_ns;
+} late;
+
+static int called_all_gather(void *context, const void *send, void *receive, uint64_t bytes)
+{
+    late.is_called = 1;
+    return late.all_gather(context, send, receive, bytes);
+}
+
+static int report(void *context, const struct hr_progress *progress)
+{
+    (void)context;
+    (void)progress;
+    return ++late.report_count == REPORT_COUNT && late.ending == FROM_PROGRESS;
+}
+
+static void await(atomic_int *flag)
+{
+    for (uint64_t from = clock_ns(CLOCK_MONOTONIC); !*flag && clock_ns(CLOCK_MONOTONIC) - from < LATE_NS_MAX;)
+        sleep_ns(SECOND / 1000);
+}
+
+static int wait_by(struct job *job)
+{
+    return job->by == BY_ALL ? hr_load_wait_all(job->load, &job->err)
+                             : hr_load_wait(job->load, job->model->count - 1, &job->err);
+}
+
+static void prompt_main(struct thread_rank *rank)
+{
+    struct job *job = rank->context;
+    struct hr_group group = thread_group_of(rank);
+    group.all_gather = called_all_gather;
+    start(job, &group);
+    if (job->code)
+        return;
+    await(&late.is_called);
+    late.is_waiting = 1;
+    uint64_t from = clock_ns(CLOCK_MONOTONIC);
+    job->code = wait_by(job);
+    late.wait_ns = clock_ns(CLOCK_MONOTONIC) - from;
+    late.is_back = 1;
+}
+
+static void late_main(struct thread_rank *rank)
+{
+    struct job *job = rank->context;
+    struct hr_group group = thread_group_of(rank);
+    start(job, &group);
+    if (job->code)
+        return;
+    await(&late.is_waiting);
+    if (late.ending == FROM_OTHER_THREAD) {
+        sleep_ns(SECOND / 10);
+        hr_load_cancel(scene.jobs[0].load);
+    }
+    await(&late.is_back);
+    job->code = hr_load_wait_all(job->load, &job->err);
+}
+
+static void run_late(enum ending ending, enum wait_by by)
+{
+    memset(&late, 0, sizeof late);
+    late.ending = ending;
+    begin_small(prompt_main, 0);
+    late.all_gather = thread_group_of(&scene.group.ranks[0]).all_gather;
+    scene.group.ranks[1].main = late_main;
+    for (uint32_t r = 0; r < WORLD; r++) {
+        struct hr_load_options *options = &scene.jobs[r].options;
+        options->ownership = HR_OWN_EACH;
+        options->window_bytes = r ? 1 : 100 * KIB;
+    }
+    scene.jobs[0].by = by;
+    scene.jobs[0].options.progress = ending == FROM_OTHER_THREAD ? NULL : report;
+    scene.jobs[0].options.progress_ns = SECOND / 100;
+    if (ending == AT_DEADLINE)
+        scene.jobs[0].options.deadline_ns = DEADLINE_NS;
+    run();
+    assert_code(scene.jobs[0].code, ending == AT_DEADLINE ? HR_EDEADLINE_EXCEEDED : HR_ECANCELLED);
+    assert_in_range(late.wait_ns, 0, DEADLINE_NS + SECOND);
+    assert_true(late.is_called);
+    assert_true(ending == FROM_OTHER_THREAD || late.report_count > 2);
+    assert_code(scene.jobs[1].code, HR_EGROUP_ERROR);
+    assert_non_null(strstr(scene.jobs[1].err.message, "rank 0"));
+    end();
+}
+
+/* Who waits to make a destination minds its deadline, is told to stop, and reports meanwhile. */
+static void test_prompt_while_rank_is_late(void **state)
+{
+    (void)state;
+    for (enum ending ending = AT_DEADLINE; ending <= FROM_OTHER_THREAD; ending++) {
+        run_late(ending, BY_ALL);
+        run_late(ending, BY_BACKWARDS);
+    }
+}
+
 /* ------------------------------------------------------------------------------------ forked children */
 
 static atomic_int use_goes_on;
@@ -548,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_behind_late_rank),
+        cmocka_unit_test(test_prompt_while_rank_is_late),
         cmocka_unit_test(test_fork),
     };
     return gpu_name() ? cmocka_run_group_tests(tests, setup, teardown) : 0;
