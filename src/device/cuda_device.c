@@ -112,7 +112,7 @@ static void device_close(struct hr_device *device)
 {
     struct hr_cuda_scope scope;
     for (int i = 0; i < HR_KERNEL_COUNT; i++) {
-        if (!device->kernels[i].module || hr_cuda_enter(device, &scope, NULL))
+        if (!device->kernels[i].module || hr_cuda_enter_to_free(device, &scope))
             continue;
         device->driver->cuModuleUnload(device->kernels[i].module);
         hr_cuda_leave(device, &scope);
@@ -272,6 +272,12 @@ int hr_cuda_enter(struct hr_device *device, struct hr_cuda_scope *ret_scope, str
     if (code)
         driver->cuCtxPopCurrent(&ignored);
     return code;
+}
+
+int hr_cuda_enter_to_free(struct hr_device *device, struct hr_cuda_scope *ret_scope)
+{
+    int code = hr_cuda_enter(device, ret_scope, NULL);
+    return code ? hr_cuda_enter(device, ret_scope, NULL) : 0;
 }
 
 void hr_cuda_leave(struct hr_device *device, struct hr_cuda_scope *scope)

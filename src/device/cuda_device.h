@@ -78,6 +78,11 @@ struct hr_cuda_scope {
  * a fault. Scopes do not nest and stay on their thread.
  */
 int hr_cuda_enter(struct hr_device *device, struct hr_cuda_scope *ret_scope, struct hr_error *err);
+/*
+ * The same for who gives back what the driver has made: is tried again where it fails, since nobody would give that back
+ * later. What a fault has destroyed cannot be given back.
+ */
+int hr_cuda_enter_to_free(struct hr_device *device, struct hr_cuda_scope *ret_scope);
 void hr_cuda_leave(struct hr_device *device, struct hr_cuda_scope *scope);
 
 /* 0 for success; else HR_EDEVICE_ERROR (or HR_EOUT_OF_MEMORY), with `what` could not be done. Remembers faults. */

@@ -55,7 +55,7 @@ void hr_lane_close(struct hr_lane *lane)
     if (!lane)
         return;
     struct hr_device *device = lane->device;
-    if (hr_cuda_enter(device, &scope, NULL) == 0) {
+    if (hr_cuda_enter_to_free(device, &scope) == 0) {
         hr_cuda_note(device, device->driver->cuStreamSynchronize(lane->stream));
         hr_lane_buffer_release(lane, &lane->sources);
         hr_lane_buffer_release(lane, &lane->table);
@@ -164,7 +164,7 @@ void hr_fence_free(struct hr_fence *fence)
     if (!fence)
         return;
     struct hr_device *device = fence->device;
-    if (hr_cuda_enter(device, &scope, NULL) == 0) {
+    if (hr_cuda_enter_to_free(device, &scope) == 0) {
         device->driver->cuEventDestroy(fence->event);
         hr_cuda_leave(device, &scope);
     }

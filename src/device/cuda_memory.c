@@ -40,7 +40,7 @@ int hr_cuda_is_captured(hr_cu_result result)
 int hr_cuda_free(struct hr_device *device, void *memory)
 {
     struct hr_cuda_scope scope;
-    if (hr_cuda_enter(device, &scope, NULL))
+    if (hr_cuda_enter_to_free(device, &scope))
         return 1; /* the memory went with its context */
     hr_cu_result result = device->driver->cuMemFree((uintptr_t)memory);
     hr_cuda_note(device, result);

@@ -179,7 +179,7 @@ void hr_staging_block_free(struct hr_device *device, struct hr_staging_block *bl
     struct hr_cuda_scope scope;
     if (!block->memory)
         return;
-    if (block->kind != HR_STAGING_PAGEABLE && hr_cuda_enter(device, &scope, NULL) == 0) {
+    if (block->kind != HR_STAGING_PAGEABLE && hr_cuda_enter_to_free(device, &scope) == 0) {
         hr_cuda_note(device, block->kind == HR_STAGING_REGISTERED ? device->driver->cuMemHostUnregister(block->memory)
                                                                   : device->driver->cuMemFreeHost(block->memory));
         hr_cuda_leave(device, &scope);

@@ -121,7 +121,7 @@ void hr_gds_close(struct hr_gds *gds)
     if (!gds)
         return;
     if (gds->driver) {
-        int is_alive = hr_cuda_enter(gds->device, &scope, NULL) == 0; /* what a fault destroyed cannot be given back */
+        int is_alive = hr_cuda_enter_to_free(gds->device, &scope) == 0;
         while (is_alive && gds->slot_count)
             gds->driver->cuFileBufDeregister(hr_gds_slot(gds, --gds->slot_count));
         hr_gds_driver_release();
@@ -203,7 +203,7 @@ void hr_gds_file_close(struct hr_gds *gds, struct hr_gds_file *file)
     struct hr_cuda_scope scope;
     if (!file)
         return;
-    int is_alive = hr_cuda_enter(gds->device, &scope, NULL) == 0;
+    int is_alive = hr_cuda_enter_to_free(gds->device, &scope) == 0;
     gds->driver->cuFileHandleDeregister(file->handle);
     if (is_alive)
         hr_cuda_leave(gds->device, &scope);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "support/faults.h"
@@ -167,6 +168,40 @@ static void test_every_call_destroys_the_context(void **state)
     sweep("confidential=1", STICKY);
 }
 
+/* In each way that a thread can fail to get at the device once, when all is given back: nothing stays behind. */
+static void sweep_end(const char *settings, const char *name)
+{
+    struct fake_cuda_live live;
+    struct hr_error err = {0};
+    char text[80];
+    unsigned long n, fired = 1;
+    for (n = 1; fired && n < ROUND_MAX; n++) {
+        const struct scene_fake *fake = scene_need_fake(settings);
+        struct use use = {0};
+        assert_ok(make_all(&use, &err), err);
+        assert_ok(move_all(&use, &err), err);
+        snprintf(text, sizeof text, "fail_call=%s:%lu:%d", name, n, ORDINARY);
+        assert_int_equal(fake->configure(text), 0);
+        end_all(&use);
+        scene_assert_nothing_live();
+        fired = fake->fired();
+        fake->live(&live);
+        if (live.abandoned_count)
+            fail_msg("%s, %s: %ld things stayed", settings, text, live.abandoned_count);
+    }
+    assert_in_range(n, 6, ROUND_MAX - 1);
+}
+
+static void test_end_tries_again(void **state)
+{
+    static const char *const settings[] = {"", "register=refuse", "confidential=1"};
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        sweep_end(settings[i], "cuCtxPushCurrent");
+        sweep_end(settings[i], "cuThreadExchangeStreamCaptureMode");
+    }
+}
+
 static void test_system_calls_fail(void **state)
 {
     struct hr_error err = {0};
@@ -248,7 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_call_fails),   cmocka_unit_test(test_every_call_destroys_the_context),
         cmocka_unit_test(test_system_calls_fail),  cmocka_unit_test(test_after_a_fault),
-        cmocka_unit_test(test_fault_at_the_fence),
+        cmocka_unit_test(test_fault_at_the_fence), cmocka_unit_test(test_end_tries_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

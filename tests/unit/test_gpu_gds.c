@@ -479,6 +479,31 @@ static void test_every_call_fails(void **state)
     assert_in_range(failed, 10, ROUND_MAX - 2);
 }
 
+/* When all is given back the device cannot be got at once: nothing stays registered whose memory is freed. */
+static void test_end_tries_again(void **state)
+{
+    unsigned long n, fired = scene_fake() != NULL;
+    struct fake_cuda_live live;
+    (void)state;
+    for (n = 1; fired && n < ROUND_MAX; n++) {
+        struct hr_error err = {0};
+        char setting[48];
+        begin("");
+        struct hr_loader *loader = gds_loader((struct hr_loader_options){.thread_count = 2, .chunk_bytes = 64 << 10});
+        struct hr_load *load = load_model(loader, &mixed, NULL);
+        assert_ok(hr_load_wait_all(load, &err), err);
+        snprintf(setting, sizeof setting, "fail_call=cuCtxPushCurrent:%lu:999", n);
+        assert_int_equal(scene_fake()->configure(setting), 0);
+        hr_load_free(load);
+        hr_loader_free(loader);
+        end();
+        fired = scene_fake()->fired();
+        scene_fake()->live(&live);
+        assert_int_equal(live.abandoned_count, 0);
+    }
+    assert_true(!scene_fake() || n > 10);
+}
+
 /* The file ends in the middle of a tensor, in the middle of a page. */
 static void test_truncated(void **state)
 {
@@ -609,6 +634,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_file_refused),
         cmocka_unit_test(test_reads_fail),
         cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_end_tries_again),
         cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_system_calls_fail),
         cmocka_unit_test(test_cancel),
