@@ -54,8 +54,11 @@ PyObject *core_device_dict(const struct hr_device_info *info);
 /* Statistics as a dict; NULL with an exception. */
 PyObject *core_stats_dict(const struct hr_stats *stats);
 
-/* A Tensor for a ready item of a load, which gives up its hold on it; NULL with an exception. */
-PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index);
+/*
+ * A Tensor for a ready item of a load, which gives up its hold on it; NULL with an exception. `shape` is a tuple of its
+ * extents where it has not all dimensions of the item, or NULL.
+ */
+PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index, PyObject *shape);
 
 /* In loops over many tensors: lets other Python threads have the interpreter lock now and then. */
 void core_take_turns(size_t index);

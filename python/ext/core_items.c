@@ -134,6 +134,23 @@ static int set_streams(struct load_object *self, PyObject *streams)
     return 0;
 }
 
+/* What indices left of the shapes of items: no more dimensions than the tensors have. */
+static int check_shapes(struct load_object *self)
+{
+    Py_ssize_t position = 0;
+    PyObject *key, *shape;
+    while (self->shapes != NULL && PyDict_Next(self->shapes, &position, &key, &shape)) {
+        size_t index = PyLong_AsSize_t(key);
+        if (index >= self->item_count || !PyTuple_Check(shape) ||
+            PyTuple_Size(shape) > (Py_ssize_t)core_load_tensor(self, index)->rank) {
+            if (PyErr_Occurred() == NULL)
+                PyErr_SetString(PyExc_ValueError, "a shape is a tuple of at most as many extents as the tensor has");
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static int set_dtypes(struct load_object *self, PyObject *dtypes)
 {
     Py_ssize_t position = 0;
@@ -220,7 +237,7 @@ static int check_dtypes(struct load_object *self)
             return -1;
         }
         uint64_t divisor = core_maker_row(self, i)->divisor;
-        if (divisor > 1 && (tensor->rank == 0 || tensor->shape[tensor->rank - 1] % divisor != 0)) {
+        if (core_load_last_extent(self, i) % divisor != 0) {
             core_raise_code(core_state_of((PyObject *)self), HR_EUNSUPPORTED, tensor->name,
                             "tensor '%s': its last dimension does not fill whole bytes, which no framework can hold; "
                             "framework=None gives the raw bytes",
@@ -235,7 +252,7 @@ int core_items_set(struct load_object *self, const struct core_asked *asked)
 {
     if (set_items(self, asked->indices) < 0 || set_devices(self, asked->places) < 0 ||
         set_streams(self, asked->streams) < 0 || set_extras(self, asked->ranges, asked->into) < 0 ||
-        set_shards(self, asked->shards) < 0 || set_dtypes(self, asked->dtypes) < 0)
+        check_shapes(self) < 0 || set_shards(self, asked->shards) < 0 || set_dtypes(self, asked->dtypes) < 0)
         return -1;
     return check_extents(self) < 0 || (self->maker.callable != NULL && check_dtypes(self) < 0) ? -1 : 0;
 }

@@ -242,7 +242,7 @@ static PyObject *hand_out(struct load_object *self, size_t index)
     if (self->load == NULL)
         return core_raise_code(state, HR_ECANCELLED, NULL, "the load was closed");
     if (self->maker.callable == NULL) {
-        PyObject *tensor = core_tensor_take(state, self->load, index);
+        PyObject *tensor = core_tensor_take(state, self->load, index, core_load_given_shape(self, index));
         if (tensor != NULL)
             self->places[index] = CORE_HANDED_OUT;
         return tensor;

@@ -39,7 +39,7 @@ struct load_object {
     size_t item_count;
     struct hr_range *ranges; /* pools of the items' arrays */
     int64_t *strides;
-    PyObject *shapes;   /* {item index: shape tuple} where it is not that of the ranges, or NULL */
+    PyObject *shapes;   /* {item index: tuple} where indices dropped dimensions of the ranges, or NULL */
     PyObject **objects; /* destinations made or given, not handed out yet */
     uint8_t *places;    /* enum core_place */
     struct core_maker maker;
@@ -100,8 +100,12 @@ int core_items_set(struct load_object *self, const struct core_asked *asked);
 const struct hr_tensor *core_load_tensor(const struct load_object *load, size_t index);
 /* What it becomes: the tensor's dtype, or the one that it is converted to. */
 uint32_t core_load_dtype(const struct load_object *load, size_t index);
+/* The shape of an item of which indices dropped dimensions, in elements of the format, borrowed; NULL: of another. */
+PyObject *core_load_given_shape(const struct load_object *load, size_t index);
 /* Elements of a dimension of an item. */
 uint64_t core_load_extent(const struct load_object *load, size_t index, uint32_t dim);
+/* Elements of the last dimension that is handed out; 1 where there is none. */
+uint64_t core_load_last_extent(const struct load_object *load, size_t index);
 /* Bytes of an item's elements, converted. */
 uint64_t core_load_item_bytes(const struct load_object *load, size_t index);
 

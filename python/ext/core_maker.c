@@ -127,24 +127,42 @@ uint64_t core_load_item_bytes(const struct load_object *load, size_t index)
     return bits / 8;
 }
 
+PyObject *core_load_given_shape(const struct load_object *load, size_t index)
+{
+    if (load->shapes == NULL)
+        return NULL;
+    PyObject *key = PyLong_FromSize_t(index);
+    PyObject *shape = key == NULL ? NULL : PyDict_GetItem(load->shapes, key);
+    Py_XDECREF(key);
+    return shape;
+}
+
+uint64_t core_load_last_extent(const struct load_object *load, size_t index)
+{
+    uint32_t rank = core_load_tensor(load, index)->rank;
+    PyObject *given = core_load_given_shape(load, index);
+    if (given == NULL)
+        return rank == 0 ? 1 : core_load_extent(load, index, rank - 1);
+    Py_ssize_t count = PyTuple_Size(given);
+    return count == 0 ? 1 : PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, count - 1));
+}
+
 static PyObject *item_shape(struct load_object *load, size_t index)
 {
     const struct hr_tensor *tensor = core_load_tensor(load, index);
     uint64_t divisor = core_maker_row(load, index)->divisor;
-    if (load->shapes != NULL) {
-        PyObject *key = PyLong_FromSize_t(index);
-        PyObject *shape = key == NULL ? NULL : PyDict_GetItemWithError(load->shapes, key);
-        Py_XDECREF(key);
-        if (shape != NULL || PyErr_Occurred() != NULL)
-            return Py_XNewRef(shape);
-    }
-    if (!is_part(&load->items[index]))
+    PyObject *given = core_load_given_shape(load, index);
+    if (given != NULL && divisor == 1)
+        return Py_NewRef(given);
+    if (given == NULL && !is_part(&load->items[index]))
         return core_shape_tuple(tensor->shape, tensor->rank, divisor);
-    PyObject *shape = PyTuple_New((Py_ssize_t)tensor->rank);
-    for (uint32_t i = 0; shape != NULL && i < tensor->rank; i++) {
-        uint64_t extent = core_load_extent(load, index, i) / (i + 1 == tensor->rank ? divisor : 1);
-        PyObject *number = PyLong_FromUnsignedLongLong(extent);
-        if (number == NULL || PyTuple_SetItem(shape, (Py_ssize_t)i, number) < 0)
+    Py_ssize_t rank = given != NULL ? PyTuple_Size(given) : (Py_ssize_t)tensor->rank;
+    PyObject *shape = PyTuple_New(rank);
+    for (Py_ssize_t i = 0; shape != NULL && i < rank; i++) {
+        uint64_t extent = given != NULL ? PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i))
+                                        : core_load_extent(load, index, (uint32_t)i);
+        PyObject *number = PyLong_FromUnsignedLongLong(i + 1 == rank ? extent / divisor : extent);
+        if (number == NULL || PyTuple_SetItem(shape, i, number) < 0)
             Py_CLEAR(shape);
     }
     return shape;

@@ -83,9 +83,9 @@ static int is_on_host(const struct tensor_object *self)
     return self->device_type == HR_DEVICE_CPU;
 }
 
-static int set_geometry(struct tensor_object *self, const struct hr_view *view)
+static int set_geometry(struct tensor_object *self, const struct hr_view *view, PyObject *shape)
 {
-    uint32_t rank = view->rank;
+    uint32_t rank = shape == NULL ? view->rank : (uint32_t)PyTuple_Size(shape);
     self->data = view->data;
     self->device_type = view->device_type;
     self->device_ordinal = view->device_ordinal;
@@ -99,7 +99,7 @@ static int set_geometry(struct tensor_object *self, const struct hr_view *view)
     }
     Py_ssize_t stride = (Py_ssize_t)(hr_dtype_bits(view->dtype) / 8);
     for (uint32_t i = rank; i-- > 0;) {
-        self->extents[i] = (Py_ssize_t)view->shape[i];
+        self->extents[i] = shape == NULL ? (Py_ssize_t)view->shape[i] : PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
         self->extents[rank + i] = stride;
         if (__builtin_mul_overflow(stride, self->extents[i], &stride))
             stride = 0; /* only without elements */
@@ -137,7 +137,7 @@ static struct core_memory *memory_new(struct core_state *state, struct hr_load *
     return NULL;
 }
 
-PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index)
+PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_t item_index, PyObject *shape)
 {
     struct hr_view view = {.size = sizeof view};
     struct hr_error err;
@@ -147,7 +147,7 @@ PyObject *core_tensor_take(struct core_state *state, struct hr_load *load, size_
     struct tensor_object *self = (struct tensor_object *)allocate(state->tensor_type, 0);
     if (self == NULL)
         return NULL;
-    if (set_geometry(self, &view) == 0)
+    if (set_geometry(self, &view, shape) == 0)
         self->memory = memory_new(state, load, item_index, &view);
     if (self->memory == NULL) {
         Py_DECREF(self);
@@ -463,7 +463,7 @@ static PyObject *tensor_raw(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     raw->memory = self->memory;
     atomic_fetch_add_explicit(&self->memory->reference_count, 1, memory_order_relaxed);
-    if (set_geometry(raw, &view) < 0)
+    if (set_geometry(raw, &view, NULL) < 0)
         Py_CLEAR(raw);
     return (PyObject *)raw;
 }

@@ -111,7 +111,7 @@ def _torch_target(torch: Any, target: Any, wanted: Wanted) -> Target:
         raise errors.make("DeviceUnavailable", message)
     _check_torch(torch, target)
     stream = _frameworks.torch_stream(torch, device) if target.device.type == "cuda" else None
-    expected = packed_shape("", wanted.stored, wanted.shape) if wanted.dropped is None else wanted.dropped
+    expected = packed_shape("", wanted.stored, wanted.shape if wanted.dropped is None else wanted.dropped)
     dtype = _check_target(wanted, expected, _dtypes.name_of(target.dtype), tuple(target.shape))
     if target.is_contiguous():
         return Target(target.data_ptr(), dtype, None, device, stream)

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, Union
@@ -164,6 +165,7 @@ class Job:
         self._order = order
         self._positions: dict[int, int] | None = None
         self._futures: dict[str, Future[Any]] = {}
+        self._given: set[int] = set()  # positions that were handed out, or that somebody waits for
         self._waiter: _Waiter | None = None
         self._lock = threading.Lock()
         self._finished = False
@@ -216,12 +218,17 @@ class Job:
         """A concurrent.futures.Future of a tensor. A second call with the same name gives the same future.
 
         Futures are completed by one thread of the job, in the order in which they were asked for, also when the job
-        was dropped in the meantime.
+        was dropped in the meantime. Iterating and wait() begin when those that were asked for are complete, and give
+        the rest.
         """
         with self._lock:
             future = self._futures.get(name)
             if future is None:
                 position = self._position(name)
+                if position in self._given:
+                    future = Future()
+                    future.set_exception(self._gone(position))
+                    return future
                 self._waiter = self._waiter or _Waiter(self._wait, self._convert)
                 future = self._futures[name] = self._waiter.submit(position)
         return future
@@ -234,6 +241,7 @@ class Job:
         if self._drained:
             return
         try:
+            self._await_futures()
             yield from self._in_readiness() if self._order == "ready" else self._in_order()
             self._drained = True
         finally:
@@ -243,12 +251,11 @@ class Job:
         """Waits for all tensors and hands out those that were not yet: {name: tensor}. No window bounds this call."""
         if self._drained:
             return {}
-        convert, names = self._convert, self.names()
-        tensors = self._wait_all()
-        if convert is None:
-            result = {name: tensor for name, tensor in zip(names, tensors) if tensor is not None}
-        else:
-            result = {name: convert(tensor) for name, tensor in zip(names, tensors) if not _parts.is_gone(tensor)}
+        self._await_futures()
+        convert, given = self._convert, self._given
+        rest = [(name, tensor) for position, (name, tensor) in enumerate(zip(self.names(), self._wait_all()))
+                if position not in given and not _parts.is_gone(tensor)]
+        result = {name: tensor if convert is None else convert(tensor) for name, tensor in rest}
         self._drained = True
         self.close()
         return result
@@ -263,6 +270,7 @@ class Job:
                 if complete is None:
                     continue
                 position = complete
+            self._given.add(position)
             yield names[position], tensor if convert is None else convert(tensor)
             del tensor  # before the next one is waited for
 
@@ -276,16 +284,43 @@ class Job:
         if self._order == "name":
             order.sort(key=lambda entry: entry[1])
         for position, name in order:
-            yield name, self._take(position)
+            if position not in self._given:
+                yield name, self._take(position)
+
+    def _await_futures(self) -> None:
+        """What futures were asked for is theirs, and nothing takes it before them; but a callback of theirs, where
+        waiting for them would never end."""
+        with self._lock:
+            asked = dict(self._futures)
+        if self._waiter is not None and not self._waiter.is_current():
+            futures.wait(asked.values())
+        self._given.update(self._position(name) for name, future in asked.items()
+                           if future.done() and not future.cancelled())
 
     def _take(self, position: int) -> Any:
-        tensor = self._wait(position)
+        self._claim(position)
+        try:
+            tensor = self._wait(position)
+        except BaseException:
+            self._given.discard(position)
+            raise
         if self._convert is not None:
             tensor = self._convert(tensor)
         self._left -= 1
         if self._left == 0 and self._waiter is None:
             self._finish()
         return tensor
+
+    def _claim(self, position: int) -> None:
+        with self._lock:
+            if position in self._given:
+                raise self._gone(position)
+            self._given.add(position)
+
+    def _gone(self, position: int) -> Exception:
+        name = self._core.info(self._request.index_of(position))[0]
+        message = f"tensor '{name}' was handed out before; a load gives each tensor once"
+        return errors.make("InvalidArgument", message, tensor=name)
 
     def _position(self, name: str) -> int:
         index = self._core.find(name) if isinstance(name, str) else -1
@@ -353,7 +388,15 @@ class _Waiter:
         self._wait = wait
         self._convert = convert
         self._queue: queue.SimpleQueue[tuple[int, Future[Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="headrace-futures", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="headrace-futures", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:  # as Ctrl-C, which may come when it runs already
+            self.stop()
+            raise
+
+    def is_current(self) -> bool:
+        return self._thread is threading.current_thread()
 
     def submit(self, position: int) -> Future[Any]:
         future: Future[Any] = Future()

@@ -267,8 +267,7 @@ def _settle(request: Request) -> None:
     """Slices are for the engine; what comes in several parts is given memory first."""
     for position, cut in request.cuts.items():
         if cut.dropped:
-            name, dtype, *_ = request.core.info(request.index_of(position))
-            request.shapes[position] = _into.packed_shape(name, dtype, cut.shape)
+            request.shapes[position] = cut.shape
         if cut.is_slice:
             request.set_ranges(position, position, 0, cut.part_ranges[0])
 
@@ -323,7 +322,7 @@ def _add_into(request: Request, into: Mapping[str, Any], device: str | None) -> 
         target, place, asked = into[name], request.places.get(position, device), request.dtypes.get(position)
         try:
             for cut, memory in _memories(request, position, shape, target):
-                dropped = _into.packed_shape("", stored, cut.shape) if cut.dropped else None
+                dropped = cut.shape if cut.dropped else None
                 found = _into.target(memory, _into.Wanted(stored, asked, cut.extents, dropped), request.exports)
                 if place not in (None, found.device):
                     raise errors.make("InvalidArgument", f"the memory to load into is on {found.device}, but the load "

@@ -218,7 +218,9 @@ class _BufferMapping:
         while len(rest) > 0:
             count = os.preadv(self._file.fileno(), [rest], offset)
             if count == 0:
-                message = f"tensor '{info.name}' in {info.file}: the file ends at byte {offset}"
+                size = os.fstat(self._file.fileno()).st_size
+                message = (f"tensor '{info.name}' in {info.file}: the file ends at byte {size}, the tensor at "
+                           f"{info.offset + info.nbytes}")
                 raise errors.make("ShortRead", message, tensor=info.name, file=info.file, offset=offset)
             rest, offset = rest[count:], offset + count
         return self._give(array)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import numpy
 import pytest
@@ -196,6 +197,18 @@ def test_a_closed_file_says_so(path):
         with pytest.raises(headrace.SafetensorError, match="File is closed"):
             call()
     assert tensor.shape == part[...].shape  # what was handed out stays
+
+
+def test_a_file_cut_short_after_opening_says_where(tmp_path):
+    path = tmp_path / "cut.safetensors"
+    values = {"a": numpy.zeros(1000, "u1"), "b": numpy.ones(5000, "u1")}
+    headrace.save_file(values, path)
+    with headrace.safe_open(path, "numpy") as file:
+        begin = path.stat().st_size - 5000
+        for size in [begin + 100, begin - 100]:
+            os.truncate(path, size)
+            with pytest.raises(headrace.errors.ShortRead, match=f"tensor 'b' in .*: the file ends at byte {size}, "):
+                file.get_tensor("b")
 
 
 def test_hashable_and_equal_to_itself_only(path):
