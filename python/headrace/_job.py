@@ -318,9 +318,7 @@ class Job:
             self._given.add(position)
 
     def _gone(self, position: int) -> Exception:
-        name = self._core.info(self._request.index_of(position))[0]
-        message = f"tensor '{name}' was handed out before; a load gives each tensor once"
-        return errors.make("InvalidArgument", message, tensor=name)
+        return _parts.handed_out_before(self._core.info(self._request.index_of(position))[0])
 
     def _position(self, name: str) -> int:
         index = self._core.find(name) if isinstance(name, str) else -1

@@ -14,6 +14,12 @@ from . import _dtypes, errors
 from ._slices import Cut, Ranges
 
 
+def handed_out_before(name: str) -> Exception:
+    """What is raised for a tensor that is asked for a second time."""
+    message = f"tensor '{name}' was handed out before; a load gives each tensor once"
+    return errors.make("InvalidArgument", message, tensor=name)
+
+
 class Cell:
     """Holds a tensor that was made for a load until it is handed out, once. The load keeps the cell, not the tensor."""
 
@@ -28,8 +34,7 @@ class Cell:
         try:
             return self._tensors.pop()
         except IndexError:
-            message = f"tensor '{self._name}' was handed out before; a load gives each tensor once"
-            raise errors.make("InvalidArgument", message, tensor=self._name) from None
+            raise handed_out_before(self._name) from None
 
 
 def taken(item: Any) -> Any:
